@@ -1,0 +1,1 @@
+"""Measuring: problems, grading, metrics and performance."""

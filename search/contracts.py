@@ -1,0 +1,201 @@
+"""What the engine asks of a policy, a verifier and a strategy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+from stepsearch.search.types import Step
+
+if TYPE_CHECKING:
+    from stepsearch.search.session import Session
+    from stepsearch.search.tree import Chain
+
+Aggregation = Literal["last", "min", "mean", "product"]
+Kind = Literal["step", "prefix", "outcome", "generative"]
+Range = Literal["probability", "signed", "unbounded"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How to continue a chain.
+
+    Attributes:
+        until: `step` for one step, `end` for all steps to the end of the chain.
+        temperature: 0 means greedy.
+        top_p: keep the smallest set of tokens whose probability reaches this; 1 keeps all.
+        top_k: keep this many tokens; 0 keeps all.
+        max_step_tokens: limit of one step; reaching it ends the chain with stop `length`.
+        max_tokens: limit of the whole call, what the budget allots; reaching it before the step
+            limit ends the chain with stop `budget`.
+        max_steps: with `until="end"`, the chain is left at stop `step` after so many steps.
+        max_repeats: the chain ends with stop `loop` when the same run of tokens was written this
+            many times in a row; 0 switches the detection off.
+    """
+
+    until: Literal["step", "end"] = "step"
+    temperature: float = 0.8
+    top_p: float = 1.0
+    top_k: int = 0
+    max_step_tokens: int = 128
+    max_tokens: int = 1 << 30
+    max_steps: int = 1 << 30
+    max_repeats: int = 4
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(f"temperature={self.temperature} must be 0 (greedy) or positive")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p} must lie in (0, 1]; 1 keeps every token")
+        if self.top_k < 0:
+            raise ValueError(f"top_k={self.top_k} must be 0 (keep every token) or positive")
+        for name in ("max_step_tokens", "max_tokens", "max_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+
+
+class Sample(NamedTuple):
+    """One finished continuation.
+
+    Attributes:
+        index: which of the seeds it belongs to.
+        steps: the new steps, at least one; only the last may have a stop other than `step`.
+        prompt_tokens: prefix tokens computed for it, None when the backend does not tell. What
+            siblings share is counted once, at one of them.
+        prompt_tokens_reused: prefix tokens taken from a cache.
+    """
+
+    index: int
+    steps: tuple[Step, ...]
+    prompt_tokens: int | None = None
+    prompt_tokens_reused: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySpec:
+    """What the engine and the trace must know about a policy.
+
+    Attributes:
+        name: names the model in output.
+        num_parameters: parameters used per token, for FLOPs; None when unknown.
+        provenance: model, revision or hash, adapter, prompt format, device, dtype and so on.
+    """
+
+    name: str
+    num_parameters: int | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Who proposes the next steps."""
+
+    spec: PolicySpec
+
+    def sample(
+        self, chain: Chain, seeds: Sequence[int], params: SamplingParams
+    ) -> AsyncIterator[Sample]:
+        """Continue the chain once per seed; yield each continuation when it is finished.
+
+        Same seed, chain and parameters give the same steps, whatever else is in flight. Sampled
+        ids are continued as they are, never re-tokenised. A chain that leaves no room in the
+        context yields one empty step with stop `context`.
+
+        Raises:
+            PolicyError: the backend failed for good; that problem's search ends.
+        """
+        ...
+
+
+FailureKind = Literal["too_long", "missing", "malformed", "not_a_number", "out_of_range", "budget"]
+
+
+class ScoreFailure(NamedTuple):
+    """Why a chain has no scores. Never turned into a number."""
+
+    kind: FailureKind
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepScores:
+    """What a verifier says about one chain.
+
+    Attributes:
+        values: one score per step, aligned to the END of the chain. A verifier whose scores of a
+            prefix do not change as the chain grows (`spec.incremental`) may give only those of
+            the newest `chain.num_new` steps; every other verifier gives all. Empty on failure.
+        failure: why there are no scores; None when there are.
+        notes: what the verifier says about each step in words, aligned like `values`; may be empty.
+        parts: scores of component verifiers by name, aligned like `values`.
+        tokens: verifier tokens computed, None when unknown.
+        tokens_reused: verifier tokens taken from a cache, None when unknown.
+    """
+
+    values: tuple[float, ...] = ()
+    failure: ScoreFailure | None = None
+    notes: tuple[str, ...] = ()
+    parts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    tokens: int | None = 0
+    tokens_reused: int | None = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierSpec:
+    """What has to be declared before a verifier's scores may be used.
+
+    Attributes:
+        name: the name of its score column in trees and traces.
+        kind: `step` (PRM), `prefix` (one number per prefix), `outcome` (ORM) or `generative`.
+        range: `probability` [0, 1], `signed` [-1, 1] or `unbounded`.
+        aggregation: how a chain's step scores become one number by default.
+        threshold: a step below it counts as wrong; None when no value was tuned.
+        incremental: scores of a prefix do not change when the chain grows.
+        max_length: longest input in verifier tokens; None means unlimited.
+        reserved: strings that must not stand in a question or step (step marks).
+        num_parameters: parameters used per token, for FLOPs; None when unknown, 0 for no model.
+        provenance: model, revision or hash, head, template and so on.
+    """
+
+    name: str
+    kind: Kind = "step"
+    range: Range = "probability"
+    aggregation: Aggregation = "last"
+    threshold: float | None = None
+    incremental: bool = True
+    max_length: int | None = None
+    reserved: tuple[str, ...] = ()
+    num_parameters: int | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Verifier(Protocol):
+    """Who judges the steps."""
+
+    spec: VerifierSpec
+
+    def count_tokens(self, chain: Chain) -> int | None:
+        """Tokens that scoring the newest steps adds to what the chain's prefix already needed.
+
+        Reserved from the budget before the chain is scored. None when it cannot be told; a limit
+        on verifier tokens or FLOPs is then refused.
+        """
+        ...
+
+    async def score(self, chains: Sequence[Chain]) -> list[StepScores]:
+        """Score chains; result i belongs to chain i. A chain that fails fails alone.
+
+        Raises:
+            VerifierError: the backend failed for good; the searches that wait for it end.
+        """
+        ...
+
+
+class Strategy(Protocol):
+    """A search algorithm: grows the session's tree, does not choose the answer."""
+
+    async def run(self, session: Session) -> None:
+        """Grow the tree until the algorithm ends or the session is exhausted."""
+        ...

@@ -1,0 +1,1 @@
+"""One algorithm = one file = one class = one `conf/search/*.yaml`."""

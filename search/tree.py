@@ -1,0 +1,271 @@
+"""The search tree: columns indexed by node id, and chains, which are views of its paths.
+
+A node is an `int`; node 0 is the root and has no step. Nothing is copied or deleted: pruning means
+not going on. Columns are growing arrays (appended in nanoseconds, 4 or 8 bytes an entry).
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from stepsearch.search.contracts import ScoreFailure
+from stepsearch.search.types import STOPS, Step, Stop
+
+ROOT = 0
+NO_NODE = -1
+Status = Literal["unscored", "scored", "failed"]
+STATUSES: tuple[Status, ...] = ("unscored", "scored", "failed")
+STOP_CODES: dict[Stop, int] = {stop: code for code, stop in enumerate(STOPS)}
+_CONTINUABLE = STOP_CODES["step"]
+
+
+class ScoreColumn:
+    """One verifier's scores: a number and a status per node, and why scoring failed.
+
+    A number is only there when the status is `scored`; otherwise the stored value is NaN.
+
+    Attributes:
+        per_leaf: for a verifier whose scores of a prefix change as the chain grows, the scores of
+            every step of the chain that ends in a node; the column then holds the newest step's.
+    """
+
+    __slots__ = ("failures", "notes", "per_leaf", "status", "values")
+
+    def __init__(self, num_nodes: int) -> None:
+        self.values = array("d", [math.nan]) * num_nodes
+        self.status = array("b", [0]) * num_nodes
+        self.failures: dict[int, ScoreFailure] = {}
+        self.notes: dict[int, str] = {}
+        self.per_leaf: dict[int, tuple[float, ...]] = {}
+
+    def grow(self, num_nodes: int) -> None:
+        missing = num_nodes - len(self.values)
+        if missing > 0:
+            self.values.extend([math.nan] * missing)
+            self.status.extend([0] * missing)
+
+    def set(self, node: int, value: float, note: str = "") -> None:
+        self.values[node] = value
+        self.status[node] = 1
+        if note:
+            self.notes[node] = note
+
+    def fail(self, node: int, failure: ScoreFailure) -> None:
+        self.status[node] = 2
+        self.failures[node] = failure
+
+    def __getitem__(self, node: int) -> float | None:
+        """The node's score; None when it is unscored or scoring failed."""
+        return self.values[node] if self.status[node] == 1 else None
+
+
+class Column(NamedTuple):
+    """A column that an algorithm registered, with the value that new nodes get."""
+
+    data: array[int] | array[float]
+    default: int | float
+
+
+class Tree:
+    """A tree of steps.
+
+    Attributes:
+        question: the question as the user wrote it; what verifiers read.
+        prompt: the question in the task's wording; what the policy reads.
+        parent: parent of every node, `NO_NODE` for the root.
+        child_index: position among its siblings.
+        depth: number of steps from the root.
+        last_child, prev_sibling: children as a linked list, newest first.
+        offset: where a node's tokens begin in `tokens`; one entry more than there are nodes.
+        num_tokens: sampled tokens of the step, also where the ids are unknown.
+        stop_code: index into `STOPS`; the root has that of `step`.
+        logprob: log-probability of the step, NaN when the backend did not tell.
+        texts: text of each step.
+        scores: score columns by verifier name.
+        columns: what algorithms registered, by name.
+    """
+
+    def __init__(self, question: str, prompt: str | None = None) -> None:
+        self.question = question
+        self.prompt = question if prompt is None else prompt
+        self.parent = array("i", [NO_NODE])
+        self.child_index = array("i", [0])
+        self.depth = array("i", [0])
+        self.last_child = array("i", [NO_NODE])
+        self.prev_sibling = array("i", [NO_NODE])
+        self.offset = array("q", [0, 0])
+        self.num_tokens = array("i", [0])
+        self.stop_code = array("b", [_CONTINUABLE])
+        self.logprob = array("f", [0.0])
+        self.texts: list[str] = [""]
+        self.tokens = array("i")
+        self.scores: dict[str, ScoreColumn] = {}
+        self.columns: dict[str, Column] = {}
+
+    def __len__(self) -> int:
+        return len(self.parent)
+
+    def add(self, parent: int, step: Step) -> int:
+        """Append a step under `parent` and return its node id."""
+        node = len(self.parent)
+        previous = self.last_child[parent]
+        self.parent.append(parent)
+        self.prev_sibling.append(previous)
+        self.child_index.append(0 if previous < 0 else self.child_index[previous] + 1)
+        self.last_child[parent] = node
+        self.last_child.append(NO_NODE)
+        self.depth.append(self.depth[parent] + 1)
+        self.tokens.extend(step.token_ids)
+        self.offset.append(len(self.tokens))
+        self.num_tokens.append(step.num_tokens)
+        self.stop_code.append(STOP_CODES[step.stop])
+        self.logprob.append(math.nan if step.logprob is None else step.logprob)
+        self.texts.append(step.text)
+        for column in self.scores.values():
+            column.values.append(math.nan)
+            column.status.append(0)
+        for data, default in self.columns.values():
+            data.append(default)  # type: ignore[arg-type]
+        return node
+
+    def score_column(self, name: str) -> ScoreColumn:
+        """The score column of a verifier, made when it does not exist yet."""
+        if name not in self.scores:
+            self.scores[name] = ScoreColumn(len(self))
+        return self.scores[name]
+
+    def column(self, name: str, kind: type[int] | type[float], default: float = 0) -> array[float]:
+        """A column that belongs to an algorithm and is saved with the tree.
+
+        Args:
+            name: the column's name; the same name gives the same column.
+            kind: `int` (64 bit) or `float` (64 bit).
+            default: the value of nodes that are added later, and of those there now.
+        """
+        if name not in self.columns:
+            data: array[float] = array("q" if kind is int else "d", [kind(default)])  # type: ignore[assignment]
+            self.columns[name] = Column(data * len(self), kind(default))
+        return self.columns[name].data  # type: ignore[return-value]
+
+    def num_children(self, node: int) -> int:
+        """How many children the node has."""
+        last = self.last_child[node]
+        return 0 if last < 0 else self.child_index[last] + 1
+
+    def children(self, node: int) -> list[int]:
+        """The node's children, oldest first."""
+        found = []
+        child = self.last_child[node]
+        while child >= 0:
+            found.append(child)
+            child = self.prev_sibling[child]
+        return found[::-1]
+
+    def path(self, node: int) -> list[int]:
+        """Nodes from below the root down to `node`; empty for the root."""
+        found = []
+        while node > 0:
+            found.append(node)
+            node = self.parent[node]
+        return found[::-1]
+
+    def stop(self, node: int) -> Stop:
+        """Why the node's step ended."""
+        return STOPS[self.stop_code[node]]
+
+    def is_terminal(self, node: int) -> bool:
+        """Whether the chain that ends here cannot go on."""
+        return self.stop_code[node] != _CONTINUABLE
+
+    def token_ids(self, node: int) -> array[int]:
+        """Ids of the node's own step."""
+        return self.tokens[self.offset[node] : self.offset[node + 1]]
+
+    def step(self, node: int) -> Step:
+        """The node's step as a value."""
+        logprob = self.logprob[node]
+        return Step(
+            text=self.texts[node],
+            token_ids=tuple(self.token_ids(node)),
+            stop=self.stop(node),
+            logprob=None if math.isnan(logprob) else logprob,
+            count=self.num_tokens[node],
+        )
+
+    def chain(self, node: int, tail: tuple[Step, ...] = (), num_new: int = -1) -> Chain:
+        """The chain that ends in `node`, prolonged by steps that are not in the tree yet."""
+        return Chain(self, node, tail, len(tail) if num_new < 0 else num_new)
+
+    def leaves(self) -> Iterator[int]:
+        """Nodes without children, the root excluded, in the order they were added."""
+        return (n for n in range(1, len(self)) if self.last_child[n] < 0)
+
+
+class Chain:
+    """The path from the root to a node, and steps that follow it but are not in the tree yet.
+
+    Attributes:
+        tree: the tree it belongs to.
+        node: its last node in the tree.
+        tail: steps that follow the node.
+        num_new: how many of its newest steps await a score; the others have theirs already.
+    """
+
+    __slots__ = ("node", "num_new", "tail", "tree")
+
+    def __init__(self, tree: Tree, node: int, tail: tuple[Step, ...] = (), num_new: int = 0):
+        self.tree = tree
+        self.node = node
+        self.tail = tail
+        self.num_new = num_new
+
+    @property
+    def question(self) -> str:
+        """The question as the user wrote it."""
+        return self.tree.question
+
+    @property
+    def prompt(self) -> str:
+        """The question in the task's wording."""
+        return self.tree.prompt
+
+    def __len__(self) -> int:
+        return self.tree.depth[self.node] + len(self.tail)
+
+    @property
+    def newest(self) -> Step:
+        """The last step. Raises `IndexError` for a chain without steps."""
+        if self.tail:
+            return self.tail[-1]
+        if self.node == ROOT:
+            raise IndexError("the chain has no steps yet")
+        return self.tree.step(self.node)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps from the first to the last."""
+        return (*map(self.tree.step, self.tree.path(self.node)), *self.tail)
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of every step."""
+        texts = self.tree.texts
+        return [*(texts[n] for n in self.tree.path(self.node)), *(s.text for s in self.tail)]
+
+    @property
+    def text(self) -> str:
+        """The exact text of the chain, without the prompt."""
+        return "".join(self.texts)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The sampled ids of the chain, without the prompt."""
+        ids: list[int] = []
+        for node in self.tree.path(self.node):
+            ids.extend(self.tree.token_ids(node))
+        for step in self.tail:
+            ids.extend(step.token_ids)
+        return ids

@@ -1,0 +1,201 @@
+"""The values that cross every border of the system: no behaviour, no model, no I/O."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from stepsearch.search.tree import Tree
+
+Stop = Literal["step", "eos", "length", "context", "budget", "loop"]
+"""Why a step ended: its separator, the model's own end, the step's token limit, no room left in
+the context, the problem's budget, or a model that repeats itself. Only `step` can be continued."""
+
+STOPS: tuple[Stop, ...] = ("step", "eos", "length", "context", "budget", "loop")
+
+SolutionStop = Literal[
+    "done",
+    "budget",
+    "max_steps",
+    "context",
+    "abstained",
+    "verifier_failed",
+    "policy_failed",
+    "cancelled",
+]
+"""Why a search ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A question to solve.
+
+    Attributes:
+        text: the question as the user wrote it.
+        id: identifies the problem in seeds, results and traces; empty means "derive it from the
+            text", so that the same question gets the same random numbers in every run.
+        answer: the gold answer, used for grading only; never shown to a policy or a verifier.
+        meta: whatever the data set knows about the problem.
+    """
+
+    text: str
+    id: str = ""
+    answer: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.text.strip():
+            raise ValueError("Problem.text is empty; give the question to solve")
+        if not self.id:
+            digest = hashlib.blake2b(self.text.encode(), digest_size=8).hexdigest()
+            object.__setattr__(self, "id", digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of a solution, as the policy produced it.
+
+    Attributes:
+        text: this step's slice of an incremental decode of the whole chain, separator included, so
+            that joining the texts of a chain gives back its exact text.
+        token_ids: the ids that were sampled, the end-of-sequence id included when there was one.
+        stop: why the step ended.
+        logprob: sum over its tokens of log p(token | prefix) under the model at temperature 1
+            before any truncation, in nats; None when the backend does not tell.
+        count: how many tokens were sampled, where the ids are unknown; else leave it None.
+    """
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    stop: Stop = "step"
+    logprob: float | None = None
+    count: int | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens were sampled."""
+        return len(self.token_ids) if self.count is None else self.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What was spent. Additive. None means that a backend could not tell.
+
+    Attributes:
+        policy_tokens: tokens the policy generated.
+        prompt_tokens: prefix tokens the policy computed.
+        prompt_tokens_reused: prefix tokens the policy took from its cache.
+        verifier_tokens: tokens the verifiers computed.
+        verifier_tokens_reused: tokens the verifiers took from their cache.
+        policy_calls: continuations asked of the policy.
+        verifier_calls: chains given to the verifier.
+        completions: finished chains.
+        seconds: wall time of the search.
+        flops: 2 x parameters x tokens computed, policy and verifiers together.
+    """
+
+    policy_tokens: int = 0
+    prompt_tokens: int | None = 0
+    prompt_tokens_reused: int | None = 0
+    verifier_tokens: int | None = 0
+    verifier_tokens_reused: int | None = 0
+    policy_calls: int = 0
+    verifier_calls: int = 0
+    completions: int = 0
+    seconds: float = 0.0
+    flops: float | None = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        def add(name: str) -> Any:
+            a, b = getattr(self, name), getattr(other, name)
+            return None if a is None or b is None else a + b
+
+        return Usage(**{f.name: add(f.name) for f in fields(Usage)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Hard limits for one problem; None means no limit.
+
+    All but `seconds` are deterministic: the same seed under the same budget gives the same tree,
+    whatever the timing. `seconds` depends on the machine.
+    """
+
+    policy_tokens: int | None = 2048
+    verifier_tokens: int | None = None
+    completions: int | None = None
+    flops: float | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for f in fields(Budget):
+            value = getattr(self, f.name)
+            if value is not None and not value > 0:
+                raise ValueError(f"budget.{f.name}={value!r} must be positive, or null for no limit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredStep:
+    """A step of the chosen chain with what the verifier said.
+
+    Attributes:
+        score: the verifier's score, None when it failed or was not asked.
+        note: what the verifier says about the step, or why scoring failed; may be empty.
+    """
+
+    text: str
+    score: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A chain that may become the solution.
+
+    Attributes:
+        node: the chain's last node in the tree.
+        answer: the extracted answer, None when there is none (such a chain does not vote).
+        score: the aggregated score of the chain, None when it has none.
+        stop: how the chain ended; anything but `eos` means that it was cut.
+    """
+
+    node: int
+    answer: str | None
+    score: float | None
+    stop: Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """The result of one search.
+
+    Attributes:
+        problem: the problem that was solved.
+        answer: the chosen answer, None when no chain finished or it was withheld.
+        score: what selection ranked the answer by: the chain's score (`best`), the share of the
+            score mass (`weighted`) or of the votes (`majority`); None when there is no answer.
+        steps: the steps of the chosen chain.
+        candidates: every chain that took part in the selection.
+        usage: everything that was spent.
+        tree: the whole search tree.
+        stop: why the search ended.
+        error: what failed, when something did.
+    """
+
+    problem: Problem
+    answer: str | None
+    score: float | None
+    steps: tuple[ScoredStep, ...]
+    candidates: tuple[Candidate, ...]
+    usage: Usage
+    tree: Tree
+    stop: SolutionStop
+    error: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The chosen chain as one text."""
+        return "".join(step.text for step in self.steps)

@@ -1,0 +1,1 @@
+"""Verifiers: who judges the steps."""

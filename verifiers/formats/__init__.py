@@ -1,0 +1,1 @@
+"""Input formats of step verifiers, as data; no torch here."""
