@@ -1,0 +1,188 @@
+"""Tasks: how a question is worded, where the answer stands and when two answers are equal."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Protocol
+
+from stepsearch.search.answers import choice_letter, extract_choice, extract_line, extract_math
+from stepsearch.search.equality import MathEquality, shared_equality
+from stepsearch.search.errors import ConfigurationError
+
+
+class Task(Protocol):
+    """Owns the wording of the question and everything about its answer."""
+
+    @property
+    def name(self) -> str:
+        """The task's name in configurations and results."""
+        ...
+
+    def word(self, question: str) -> str:
+        """The wording of the question that the policy reads."""
+        ...
+
+    def extract(self, text: str) -> str | None:
+        """The answer of a finished solution; None when it holds none. None never votes."""
+        ...
+
+    def equal(self, a: str, b: str) -> bool | None:
+        """Whether two answers are equal, in any order; None when it could not be decided."""
+        ...
+
+    def grade(self, text: str, gold: str) -> bool | None:
+        """Whether a solution's answer equals the gold answer.
+
+        False when no answer can be extracted; None when the gold answer is blank or equality could
+        not be decided, which is neither right nor wrong and has to be counted apart.
+        """
+        ...
+
+
+def _grade(task: Task, text: str, gold: str) -> bool | None:
+    if not gold.strip():
+        return None
+    answer = task.extract(text)
+    return False if answer is None else task.equal(answer, gold)
+
+
+def _word(question: str, instruction: str) -> str:
+    if "{question}" in instruction:
+        return instruction.replace("{question}", question)
+    return f"{question}\n\n{instruction}" if instruction else question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MathTask:
+    r"""Problems whose answer is a number or a formula.
+
+    Attributes:
+        instruction: what the policy is told beside the question: put in the place of `{question}`
+            when that occurs, else after a blank line; empty leaves the question as it is.
+        equality: decides on pairs of answers; all tasks share one by default.
+    """
+
+    instruction: str = ""
+    equality: MathEquality = field(default_factory=shared_equality, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return "math"
+
+    @property
+    def grader(self) -> str:
+        """Who decides on equality, with its version: to be stored with every result."""
+        return f"stepsearch {version('stepsearch')} with math-verify {version('math-verify')}"
+
+    def word(self, question: str) -> str:
+        """The question with the instruction."""
+        return _word(question, self.instruction)
+
+    def extract(self, text: str) -> str | None:
+        r"""The last complete `\boxed{}`, else what follows `####`, else "the answer is"."""
+        return extract_math(text)
+
+    def equal(self, a: str, b: str) -> bool | None:
+        """Whether two answers are equal; None when it could not be decided.
+
+        Raises:
+            ConfigurationError: math-verify is needed and cannot be started.
+        """
+        return self.equality(a, b)
+
+    def grade(self, text: str, gold: str) -> bool | None:
+        """Whether the solution's answer equals `gold`; see `Task.grade`."""
+        return _grade(self, text, gold)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactTask:
+    """Problems whose answer is a text, equal when it agrees but for case, spaces and a full stop.
+
+    Attributes:
+        instruction: as in `MathTask`.
+    """
+
+    instruction: str = ""
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return "exact"
+
+    def word(self, question: str) -> str:
+        """The question with the instruction."""
+        return _word(question, self.instruction)
+
+    def extract(self, text: str) -> str | None:
+        """What follows `####`, else "the answer is", else the last line."""
+        return extract_line(text)
+
+    def equal(self, a: str, b: str) -> bool:
+        """Whether the normalised texts agree; always decided."""
+        return _plain(a) == _plain(b)
+
+    def grade(self, text: str, gold: str) -> bool | None:
+        """Whether the solution's answer equals `gold`; see `Task.grade`."""
+        return _grade(self, text, gold)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultipleChoiceTask:
+    """Problems whose answer is one of the letters A to J.
+
+    Attributes:
+        instruction: as in `MathTask`.
+    """
+
+    instruction: str = ""
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return "multiple_choice"
+
+    def word(self, question: str) -> str:
+        """The question with the instruction."""
+        return _word(question, self.instruction)
+
+    def extract(self, text: str) -> str | None:
+        """The capital letter that was chosen."""
+        return extract_choice(text)
+
+    def equal(self, a: str, b: str) -> bool | None:
+        """Whether two answers choose the same letter; None when one of them holds no letter."""
+        x, y = choice_letter(a), choice_letter(b)
+        return None if x is None or y is None else x == y
+
+    def grade(self, text: str, gold: str) -> bool | None:
+        """Whether the solution's answer equals `gold`; see `Task.grade`."""
+        return _grade(self, text, gold)
+
+
+_TASKS: dict[str, Callable[[], Task]] = {
+    "math": MathTask,
+    "exact": ExactTask,
+    "multiple_choice": MultipleChoiceTask,
+}
+
+
+def get_task(name: str) -> Task:
+    """A task by name, with its defaults.
+
+    Raises:
+        ConfigurationError: there is no task of that name.
+    """
+    if name in _TASKS:
+        return _TASKS[name]()
+    near = difflib.get_close_matches(name, _TASKS, n=3) or list(_TASKS)
+    raise ConfigurationError(f"task={name!r} is not known; use {' or '.join(near)}")
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip().rstrip(".").rstrip().casefold()
