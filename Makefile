@@ -1,0 +1,42 @@
+# Everything runs in .venv; PYTHON names the interpreter that it is made from.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PYTEST_ARGS ?=
+
+.PHONY: install model demo test test-slow lint dist clean
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e ".[dev,report,train]"
+	touch $@
+
+# Fetches and converts the embedded model, or checks every byte of it.
+model: $(INSTALLED)
+	$(BIN)/python -m stepsearch.policies.embedded
+
+demo: model
+	$(BIN)/python examples/demo.py
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(INSTALLED)
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy .
+
+# The wheel is built from the source distribution, then installed and tried elsewhere.
+dist: $(INSTALLED)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	STEPSEARCH_DIST=dist $(BIN)/python -m pytest -m slow tests/test_packaging.py $(PYTEST_ARGS)
+
+clean:
+	rm -rf $(VENV) build dist stepsearch.egg-info
