@@ -27,8 +27,8 @@ class SamplingParams:
         top_p: keep the smallest set of tokens whose probability reaches this; 1 keeps all.
         top_k: keep this many tokens; 0 keeps all.
         max_step_tokens: limit of one step; reaching it ends the chain with stop `length`.
-        max_tokens: limit of the whole call, what the budget allots; reaching it before the step
-            limit ends the chain with stop `budget`.
+        max_tokens: limit of the whole call, what the budget allots; reaching it within a step and
+            before the step limit ends the chain with stop `budget`.
         max_steps: with `until="end"`, the chain is left at stop `step` after so many steps.
         max_repeats: the chain ends with stop `loop` when the same run of tokens was written this
             many times in a row; 0 switches the detection off.
@@ -59,17 +59,26 @@ class Sample(NamedTuple):
     """One finished continuation.
 
     Attributes:
-        index: which of the seeds it belongs to.
+        seed_index: which of the seeds it belongs to, as a position in `seeds`.
         steps: the new steps, at least one; only the last may have a stop other than `step`.
         prompt_tokens: prefix tokens computed for it, None when the backend does not tell. What
             siblings share is counted once, at one of them.
         prompt_tokens_reused: prefix tokens taken from a cache.
     """
 
-    index: int
+    seed_index: int
     steps: tuple[Step, ...]
     prompt_tokens: int | None = None
     prompt_tokens_reused: int | None = None
+
+
+@runtime_checkable
+class CountsPrompt(Protocol):
+    """A policy that can tell how long a prompt is; a limit on FLOPs needs one."""
+
+    def count_prompt_tokens(self, prompt: str) -> int:
+        """Tokens of the rendered prompt."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +100,10 @@ class PolicySpec:
 class Policy(Protocol):
     """Who proposes the next steps."""
 
-    spec: PolicySpec
+    @property
+    def spec(self) -> PolicySpec:
+        """What it is."""
+        ...
 
     def sample(
         self, chain: Chain, seeds: Sequence[int], params: SamplingParams
@@ -174,13 +186,16 @@ class VerifierSpec:
 class Verifier(Protocol):
     """Who judges the steps."""
 
-    spec: VerifierSpec
+    @property
+    def spec(self) -> VerifierSpec:
+        """What its scores mean."""
+        ...
 
     def count_tokens(self, chain: Chain) -> int | None:
-        """Tokens that scoring the newest steps adds to what the chain's prefix already needed.
+        """Tokens that scoring the newest `chain.num_new` steps adds to what was needed before.
 
-        Reserved from the budget before the chain is scored. None when it cannot be told; a limit
-        on verifier tokens or FLOPs is then refused.
+        For a chain without steps: what the question needs. Paid from the budget before the chain
+        is scored. None when it cannot be told; a limit on verifier tokens or FLOPs is refused then.
         """
         ...
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from stepsearch.search.contracts import ScoreFailure
 from stepsearch.search.types import STOPS, Step, Stop
 
 ROOT = 0
 NO_NODE = -1
-Status = Literal["unscored", "scored", "failed"]
-STATUSES: tuple[Status, ...] = ("unscored", "scored", "failed")
+UNSCORED, SCORED, FAILED = 0, 1, 2
 STOP_CODES: dict[Stop, int] = {stop: code for code, stop in enumerate(STOPS)}
 _CONTINUABLE = STOP_CODES["step"]
 
@@ -25,7 +24,7 @@ _CONTINUABLE = STOP_CODES["step"]
 class ScoreColumn:
     """One verifier's scores: a number and a status per node, and why scoring failed.
 
-    A number is only there when the status is `scored`; otherwise the stored value is NaN.
+    The status is `UNSCORED`, `SCORED` or `FAILED`; unless it is `SCORED` the stored value is NaN.
 
     Attributes:
         per_leaf: for a verifier whose scores of a prefix change as the chain grows, the scores of
@@ -36,30 +35,29 @@ class ScoreColumn:
 
     def __init__(self, num_nodes: int) -> None:
         self.values = array("d", [math.nan]) * num_nodes
-        self.status = array("b", [0]) * num_nodes
+        self.status = array("b", [UNSCORED]) * num_nodes
         self.failures: dict[int, ScoreFailure] = {}
         self.notes: dict[int, str] = {}
         self.per_leaf: dict[int, tuple[float, ...]] = {}
 
-    def grow(self, num_nodes: int) -> None:
-        missing = num_nodes - len(self.values)
-        if missing > 0:
-            self.values.extend([math.nan] * missing)
-            self.status.extend([0] * missing)
-
     def set(self, node: int, value: float, note: str = "") -> None:
         self.values[node] = value
-        self.status[node] = 1
+        self.status[node] = SCORED
         if note:
             self.notes[node] = note
 
     def fail(self, node: int, failure: ScoreFailure) -> None:
-        self.status[node] = 2
+        self.status[node] = FAILED
         self.failures[node] = failure
+
+    def note(self, node: int) -> str:
+        """What the verifier said about the step, or why scoring failed; may be empty."""
+        failure = self.failures.get(node)
+        return self.notes.get(node, "") if failure is None else failure.message
 
     def __getitem__(self, node: int) -> float | None:
         """The node's score; None when it is unscored or scoring failed."""
-        return self.values[node] if self.status[node] == 1 else None
+        return self.values[node] if self.status[node] == SCORED else None
 
 
 class Column(NamedTuple):
@@ -126,7 +124,7 @@ class Tree:
         self.texts.append(step.text)
         for column in self.scores.values():
             column.values.append(math.nan)
-            column.status.append(0)
+            column.status.append(UNSCORED)
         for data, default in self.columns.values():
             data.append(default)  # type: ignore[arg-type]
         return node
@@ -146,7 +144,7 @@ class Tree:
             default: the value of nodes that are added later, and of those there now.
         """
         if name not in self.columns:
-            data: array[float] = array("q" if kind is int else "d", [kind(default)])  # type: ignore[assignment]
+            data: array[float] = array("q" if kind is int else "d", [kind(default)])
             self.columns[name] = Column(data * len(self), kind(default))
         return self.columns[name].data  # type: ignore[return-value]
 

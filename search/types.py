@@ -134,7 +134,9 @@ class Budget:
         for f in fields(Budget):
             value = getattr(self, f.name)
             if value is not None and not value > 0:
-                raise ValueError(f"budget.{f.name}={value!r} must be positive, or null for no limit")
+                raise ValueError(
+                    f"budget.{f.name}={value!r} must be positive, or null for no limit"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +179,7 @@ class Solution:
         answer: the chosen answer, None when no chain finished or it was withheld.
         score: what selection ranked the answer by: the chain's score (`best`), the share of the
             score mass (`weighted`) or of the votes (`majority`); None when there is no answer.
+        node: last node of the chosen chain in the tree; None when there is none.
         steps: the steps of the chosen chain.
         candidates: every chain that took part in the selection.
         usage: everything that was spent.
@@ -188,6 +191,7 @@ class Solution:
     problem: Problem
     answer: str | None
     score: float | None
+    node: int | None
     steps: tuple[ScoredStep, ...]
     candidates: tuple[Candidate, ...]
     usage: Usage

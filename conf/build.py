@@ -1,0 +1,122 @@
+"""From configuration to objects: the only place that instantiates."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_module
+from hydra.errors import HydraException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from stepsearch.search.engine import Engine
+from stepsearch.search.errors import ConfigurationError, StepsearchError
+
+COMPONENTS = ("policy", "verifier", "search", "task", "budget", "sampling")
+
+
+def load_config(overrides: Sequence[str] = ()) -> DictConfig:
+    """Compose the configuration of one search.
+
+    Args:
+        overrides: Hydra overrides, such as `search=best_of_n` or `search.n=16`.
+
+    Raises:
+        ConfigurationError: an option or a key does not exist; names the nearest ones.
+    """
+    try:
+        with initialize_config_module("stepsearch.conf", version_base="1.3"):
+            return compose("config", overrides=list(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigurationError(explain(error, overrides)) from error
+
+
+def build(config: DictConfig, name: str) -> Any:
+    """Build one component of the configuration.
+
+    Raises:
+        ConfigurationError: a value does not fit.
+    """
+    try:
+        return instantiate(config[name], _convert_="all")
+    except HydraException as error:
+        if isinstance(error.__cause__, StepsearchError):
+            raise error.__cause__ from None
+        reason = str(error.__cause__ or error)
+        raise ConfigurationError(f"{name}: {reason}") from error
+
+
+def nothing() -> None:
+    """The verifier of `verifier=none`."""
+
+
+def build_engine(config: DictConfig, **objects: Any) -> Engine:
+    """Build an engine; a component given as an object is used instead of the configured one."""
+    parts = {name: objects[name] if name in objects else build(config, name) for name in COMPONENTS}
+    return Engine(
+        policy=parts["policy"],
+        strategy=parts["search"],
+        verifier=parts["verifier"],
+        task=parts["task"],
+        budget=parts["budget"],
+        sampling=parts["sampling"],
+        select=config.select,
+        aggregation=config.aggregation,
+        seed=config.seed,
+        abstain_below=config.abstain_below,
+        concurrency=config.concurrency,
+        trace=config.trace,
+    )
+
+
+def explain(error: Exception, overrides: Sequence[str]) -> str:
+    """Hydra's error as one sentence with the nearest names."""
+    text = str(error)
+    missing = re.search(r"Could not find '([\w/]+)/([\w.-]+)'", text)
+    if missing:
+        group, option = missing.groups()
+        known = options(group)
+        return f"{group}={option}: there is no such option. {_nearest(option, known)}"
+    group_match = re.search(r"Could not override '([\w/@.]+)'", text)
+    if group_match:
+        key = group_match.group(1)
+        return f"{key}: there is no such setting. {_nearest(key, settings(overrides, key))}"
+    return text.splitlines()[0] if text else repr(error)
+
+
+def options(group: str) -> list[str]:
+    """The options of a configuration group that ship with stepsearch."""
+    folder = Path(__file__).parent / group
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def settings(overrides: Sequence[str], unknown: str) -> list[str]:
+    """All settings of the configuration, as dotted keys, without the unknown one's override."""
+    valid = [o for o in overrides if o.lstrip("+~").split("=", 1)[0] != unknown]
+    with initialize_config_module("stepsearch.conf", version_base="1.3"):
+        try:
+            config = compose("config", overrides=valid)
+        except (HydraException, OmegaConfBaseException):
+            config = compose("config")
+    return sorted(_keys(OmegaConf.to_container(config), ""))
+
+
+def _keys(node: Any, prefix: str) -> list[str]:
+    if not isinstance(node, dict):
+        return [prefix]
+    found = [prefix] if prefix else []
+    for key, value in node.items():
+        if not str(key).startswith("_"):
+            found.extend(_keys(value, f"{prefix}.{key}" if prefix else str(key)))
+    return found
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"Did you mean {' or '.join(near)}? " if near else ""
+    return f"{hint}Known: {', '.join(known)}"

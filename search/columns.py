@@ -1,0 +1,112 @@
+"""Trees as plain data: columns become JSON lists, or base64 of their bytes when they are long."""
+
+from __future__ import annotations
+
+import base64
+import math
+import sys
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+from stepsearch.search.contracts import ScoreFailure
+from stepsearch.search.errors import TraceError
+from stepsearch.search.tree import Column, ScoreColumn, Tree
+
+_PLAIN_LENGTH = 4096
+_ARRAYS = (
+    "parent",
+    "child_index",
+    "depth",
+    "last_child",
+    "prev_sibling",
+    "offset",
+    "num_tokens",
+    "stop_code",
+    "logprob",
+    "tokens",
+)
+
+
+def encode_tree(tree: Tree) -> dict[str, Any]:
+    """The whole tree as JSON values."""
+    return {
+        "question": tree.question,
+        "prompt": tree.prompt,
+        "columns": {name: _encode(getattr(tree, name)) for name in _ARRAYS},
+        "texts": tree.texts if any(tree.texts) else None,
+        "scores": {name: _encode_scores(column) for name, column in tree.scores.items()},
+        "own_columns": {
+            name: {"default": column.default, "data": _encode(column.data)}
+            for name, column in tree.columns.items()
+        },
+    }
+
+
+def decode_tree(data: Mapping[str, Any]) -> Tree:
+    """The inverse of `encode_tree`.
+
+    Raises:
+        TraceError: the data is not a tree.
+    """
+    try:
+        tree = Tree(data["question"], data["prompt"])
+        for name in _ARRAYS:
+            setattr(tree, name, _decode(data["columns"][name]))
+        size = len(tree.parent)
+        tree.texts = data["texts"] or [""] * size
+        tree.scores = {name: _decode_scores(c) for name, c in data["scores"].items()}
+        tree.columns = {
+            name: Column(_decode(c["data"]), c["default"])
+            for name, c in data["own_columns"].items()
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise TraceError(f"the trace holds no readable tree: {error!r}") from error
+    lengths = {len(getattr(tree, n)) for n in _ARRAYS if n not in ("offset", "tokens")}
+    if lengths != {size} or len(tree.texts) != size or len(tree.offset) != size + 1:
+        raise TraceError("the columns of the tree have different lengths")
+    return tree
+
+
+def _encode(column: array[Any]) -> dict[str, Any]:
+    code = column.typecode
+    if len(column) > _PLAIN_LENGTH:
+        if sys.byteorder == "big":
+            column = array(code, column)
+            column.byteswap()
+        return {"type": code, "base64": base64.b64encode(column).decode()}
+    if code in "fd":
+        return {"type": code, "list": [None if math.isnan(value) else value for value in column]}
+    return {"type": code, "list": column.tolist()}
+
+
+def _decode(data: Mapping[str, Any]) -> array[Any]:
+    column: array[Any] = array(data["type"])
+    if "list" in data:
+        column.extend(math.nan if value is None else value for value in data["list"])
+    else:
+        column.frombytes(base64.b64decode(data["base64"]))
+        if sys.byteorder == "big":
+            column.byteswap()
+    return column
+
+
+def _encode_scores(column: ScoreColumn) -> dict[str, Any]:
+    return {
+        "values": _encode(column.values),
+        "status": _encode(column.status),
+        "failures": [[node, *failure] for node, failure in column.failures.items()],
+        "notes": [[node, note] for node, note in column.notes.items()],
+        "per_leaf": [[node, list(scores)] for node, scores in column.per_leaf.items()],
+    }
+
+
+def _decode_scores(data: Mapping[str, Any]) -> ScoreColumn:
+    column = ScoreColumn(0)
+    column.values, column.status = _decode(data["values"]), _decode(data["status"])
+    column.failures = {
+        node: ScoreFailure(kind, message) for node, kind, message in data["failures"]
+    }
+    column.notes = dict(data["notes"])
+    column.per_leaf = {node: tuple(scores) for node, scores in data["per_leaf"]}
+    return column

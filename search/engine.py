@@ -1,0 +1,190 @@
+"""Engine: binds a policy, a verifier, a strategy and a task, and runs many searches at once."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import wait
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+from stepsearch.search.background import background
+from stepsearch.search.batching import Batcher
+from stepsearch.search.contracts import (
+    Aggregation,
+    Policy,
+    SamplingParams,
+    StepScores,
+    Strategy,
+    Verifier,
+)
+from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.provenance import describe
+from stepsearch.search.run import Run, RunSettings
+from stepsearch.search.select import Selection, default_selection, require_selection
+from stepsearch.search.task import MathTask, Task
+from stepsearch.search.trace import TraceWriter
+from stepsearch.search.tree import Chain
+from stepsearch.search.types import Budget, Problem, Solution, Usage
+
+
+class Engine:
+    """Solves problems.
+
+    Args:
+        policy: proposes steps.
+        strategy: grows the tree.
+        verifier: scores steps; None where neither strategy nor selection needs scores.
+        task: wording, extraction and equality of answers; default `MathTask()`.
+        select: `best`, `weighted` or `majority`; default `weighted` for a verifier with
+            probabilities, else `best`, and `majority` without a verifier.
+        aggregation: how step scores become the value of a chain; default: the verifier's own.
+        budget: hard limits per problem; default 2,048 policy tokens.
+        sampling: temperature and so on; `max_tokens` limits one chain.
+        seed: the run's seed; with the problem's id it determines everything that is random.
+        abstain_below: give no answer when `Solution.score` is below it.
+        concurrency: most problems in progress at once.
+        trace: a file that gets one JSON line per problem.
+
+    Raises:
+        ConfigurationError: settings that contradict each other.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: Policy,
+        strategy: Strategy,
+        verifier: Verifier | None = None,
+        task: Task | None = None,
+        select: Selection | None = None,
+        aggregation: Aggregation | None = None,
+        budget: Budget | None = None,
+        sampling: SamplingParams | None = None,
+        seed: int = 0,
+        abstain_below: float | None = None,
+        concurrency: int = 16,
+        trace: str | Path | None = None,
+    ) -> None:
+        if concurrency < 1:
+            raise ConfigurationError(f"concurrency={concurrency} must be at least 1")
+        spec = None if verifier is None else verifier.spec
+        select = select or default_selection(spec)
+        require_selection(select, spec)
+        if aggregation is None:
+            aggregation = "last" if spec is None else spec.aggregation
+        if aggregation == "product" and spec is not None and spec.range != "probability":
+            raise ConfigurationError(
+                f"aggregation='product' multiplies probabilities, but verifier {spec.name!r} has "
+                f"range {spec.range!r}; use last, min or mean"
+            )
+        self._settings = RunSettings(
+            policy=policy,
+            strategy=strategy,
+            verifier=verifier,
+            task=task or MathTask(),
+            select=select,
+            aggregation=aggregation,
+            budget=budget or Budget(),
+            sampling=sampling or SamplingParams(max_tokens=512),
+            seed=seed,
+            abstain_below=abstain_below,
+        )
+        self._concurrency = concurrency
+        self._trace = None if trace is None else TraceWriter(trace, describe(self._settings))
+        self._batchers: WeakKeyDictionary[asyncio.AbstractEventLoop, Batcher[Chain, StepScores]] = (
+            WeakKeyDictionary()
+        )
+
+    @property
+    def settings(self) -> RunSettings:
+        """What the engine was made of."""
+        return self._settings
+
+    async def asolve(self, problem: Problem | str) -> Solution:
+        """Solve one problem on the caller's event loop."""
+        return await self._execute(self._start(problem))
+
+    async def asolve_many(self, problems: Iterable[Problem | str]) -> AsyncIterator[Solution]:
+        """Solve problems concurrently on the caller's event loop; yield each as it finishes."""
+        source = iter(problems)
+        running: set[asyncio.Task[Solution]] = set()
+        try:
+            while True:
+                while len(running) < self._concurrency:
+                    problem = next(source, None)
+                    if problem is None:
+                        break
+                    running.add(asyncio.create_task(self.asolve(problem)))
+                if not running:
+                    return
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    def solve(
+        self, problem: Problem | str, *, watch: Callable[[Usage], object] | None = None
+    ) -> Solution:
+        """Solve one problem. Ctrl-C ends the search with its best answer so far.
+
+        Args:
+            problem: the problem, or its text.
+            watch: called a few times per second with what was spent so far.
+        """
+        run = self._start(problem)
+        future = background.submit(self._execute(run))
+        try:
+            while watch is not None and not wait([future], timeout=0.2).done:
+                watch(run.meter.usage())
+            return future.result()
+        except KeyboardInterrupt:
+            run.cancel()
+            return future.result()
+
+    def solve_many(self, problems: Iterable[Problem | str]) -> Iterator[Solution]:
+        """Solve problems concurrently; yield each as it finishes.
+
+        Closing the iterator, or Ctrl-C while waiting, cancels what is under way.
+        """
+        results: queue.SimpleQueue[Solution | BaseException | None] = queue.SimpleQueue()
+
+        async def produce() -> None:
+            try:
+                async for solution in self.asolve_many(problems):
+                    results.put(solution)
+                results.put(None)
+            except BaseException as error:
+                results.put(error)
+                raise
+
+        future = background.submit(produce())
+        try:
+            while (result := results.get()) is not None:
+                if isinstance(result, BaseException):
+                    raise result
+                yield result
+        finally:
+            future.cancel()
+
+    def _start(self, problem: Problem | str) -> Run:
+        return Run(self._settings, Problem(text=problem) if isinstance(problem, str) else problem)
+
+    async def _execute(self, run: Run) -> Solution:
+        solution = await run.execute(self._batcher())
+        if self._trace is not None:
+            self._trace.write(solution)
+        return solution
+
+    def _batcher(self) -> Batcher[Chain, StepScores] | None:
+        verifier = self._settings.verifier
+        if verifier is None:
+            return None
+        loop = asyncio.get_running_loop()
+        if loop not in self._batchers:
+            self._batchers[loop] = Batcher(verifier.score, max_in_flight=None)
+        return self._batchers[loop]

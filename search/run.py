@@ -1,0 +1,193 @@
+"""Run: the life of one search, from the problem to its solution. Failures become its result."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepsearch.search.batching import Batcher
+from stepsearch.search.contracts import (
+    Aggregation,
+    CountsPrompt,
+    Policy,
+    SamplingParams,
+    StepScores,
+    Strategy,
+    Verifier,
+)
+from stepsearch.search.errors import ConfigurationError, PolicyError, VerifierError
+from stepsearch.search.ledger import Ledger
+from stepsearch.search.meter import Meter
+from stepsearch.search.seeding import Seeder
+from stepsearch.search.select import Choice, Selection, candidates, choose
+from stepsearch.search.session import Session
+from stepsearch.search.task import Task
+from stepsearch.search.tree import Chain, Tree
+from stepsearch.search.types import Budget, Problem, ScoredStep, Solution, SolutionStop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """What all searches of an engine share; see `Engine`."""
+
+    policy: Policy
+    strategy: Strategy
+    verifier: Verifier | None
+    task: Task
+    select: Selection
+    aggregation: Aggregation
+    budget: Budget
+    sampling: SamplingParams
+    seed: int
+    abstain_below: float | None
+
+
+class Run:
+    """One search.
+
+    Args:
+        settings: what the engine was made of.
+        problem: what to solve; its gold answer stays here.
+
+    Attributes:
+        meter: what was spent so far.
+    """
+
+    def __init__(self, settings: RunSettings, problem: Problem) -> None:
+        self._settings = settings
+        self._problem = problem
+        self._policy_flops, self._verifier_flops = _flops(settings)
+        self.meter = Meter(self._policy_flops, self._verifier_flops)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._search: asyncio.Task[None] | None = None
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """End the search from any thread; its solution is the best so far."""
+        self._cancelled = True
+        if self._loop is not None and self._search is not None:
+            self._loop.call_soon_threadsafe(self._search.cancel)
+
+    async def execute(self, batcher: Batcher[Chain, StepScores] | None) -> Solution:
+        """Search and select. Errors of policy and verifier end the search, not the caller."""
+        settings = self._settings
+        tree = Tree(self._problem.text, settings.task.word(self._problem.text))
+        ledger = self._ledger(tree)
+        session = Session(
+            tree=tree,
+            policy=settings.policy,
+            verifier=settings.verifier,
+            submit=None if batcher is None else batcher.submit,
+            sampling=settings.sampling,
+            aggregation=settings.aggregation,
+            ledger=ledger,
+            seeder=Seeder(settings.seed, self._problem.id),
+            meter=self.meter,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._search = self._loop.create_task(settings.strategy.run(session))
+        if self._cancelled:
+            self._search.cancel()
+        stop, error = await self._finish(self._search, session)
+        found = candidates(tree, settings.task, session.value)
+        choice = await asyncio.to_thread(choose, found, settings.select, settings.task.equal)
+        answer = None if choice.candidate is None else choice.candidate.answer
+        floor = settings.abstain_below
+        if floor is not None and (choice.score is None or choice.score < floor):
+            stop, answer = "abstained" if answer is not None else stop, None
+        return Solution(
+            problem=self._problem,
+            answer=answer,
+            score=choice.score,
+            node=None if choice.candidate is None else choice.candidate.node,
+            steps=self._steps(tree, choice),
+            candidates=found,
+            usage=self.meter.usage(),
+            tree=tree,
+            stop=stop,
+            error=error,
+        )
+
+    async def _finish(
+        self, search: asyncio.Task[None], session: Session
+    ) -> tuple[SolutionStop, str | None]:
+        """Wait for the strategy and say why the search ended."""
+        try:
+            async with asyncio.timeout(self._settings.budget.seconds):
+                await search
+        except TimeoutError:
+            return "budget", None
+        except PolicyError as error:
+            return "policy_failed", str(error)
+        except VerifierError as error:
+            return "verifier_failed", str(error)
+        except asyncio.CancelledError:
+            if not self._cancelled:
+                raise
+            return "cancelled", None
+        return _why(session), _first_failure(session)
+
+    def _ledger(self, tree: Tree) -> Ledger:
+        settings = self._settings
+        ledger = Ledger(settings.budget, self._policy_flops, self._verifier_flops)
+        if settings.budget.flops is not None:
+            if not isinstance(settings.policy, CountsPrompt):
+                raise ConfigurationError(
+                    "budget.flops needs a policy that counts its prompt (count_prompt_tokens); "
+                    "limit budget.policy_tokens instead"
+                )
+            ledger.pay_prompt(settings.policy.count_prompt_tokens(tree.prompt))
+        if ledger.limits_verifier and settings.verifier is not None:
+            tokens = settings.verifier.count_tokens(tree.chain(0))
+            if tokens is None:
+                raise ConfigurationError(
+                    f"verifier {settings.verifier.spec.name!r} does not tell its tokens: "
+                    "budget.verifier_tokens and budget.flops cannot be limited"
+                )
+            ledger.pay_scoring(tokens)
+        return ledger
+
+    def _steps(self, tree: Tree, choice: Choice) -> tuple[ScoredStep, ...]:
+        if choice.candidate is None:
+            return ()
+        path: Sequence[int] = tree.path(choice.candidate.node)
+        verifier = self._settings.verifier
+        if verifier is None or verifier.spec.name not in tree.scores:
+            return tuple(ScoredStep(text=tree.texts[node], score=None) for node in path)
+        column = tree.scores[verifier.spec.name]
+        values = [column[node] for node in path]
+        if path[-1] in column.per_leaf:
+            values = list(column.per_leaf[path[-1]])
+        return tuple(
+            ScoredStep(text=tree.texts[node], score=value, note=column.note(node))
+            for node, value in zip(path, values, strict=True)
+        )
+
+
+def _flops(settings: RunSettings) -> tuple[float | None, float | None]:
+    """FLOPs per policy token and per verifier token: 2 x parameters."""
+    policy = settings.policy.spec.num_parameters
+    verifier = 0 if settings.verifier is None else settings.verifier.spec.num_parameters
+    return (
+        None if policy is None else 2.0 * policy,
+        None if verifier is None else 2.0 * verifier,
+    )
+
+
+def _why(session: Session) -> SolutionStop:
+    """Why a search ended that no error ended."""
+    if session.stopped_by_budget:
+        return "budget"
+    if session.scoring_failed:
+        return "verifier_failed"
+    stops = {session.tree.stop(node) for node in session.tree.leaves()}
+    return "context" if stops == {"context"} else session.stop
+
+
+def _first_failure(session: Session) -> str | None:
+    for column in session.tree.scores.values():
+        for failure in column.failures.values():
+            return f"{failure.kind}: {failure.message}"
+    return None

@@ -1,0 +1,126 @@
+"""Selection: which finished chain is the answer. Works on any tree, afterwards too.
+
+`best` takes the chain with the highest value, `weighted` the answer with the largest sum of values
+(Li et al. 2023, arXiv:2206.02336), `majority` the most frequent answer (Wang et al. 2023,
+arXiv:2203.11171). Ties go to the answer with the better best member, then to the earliest chain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+from stepsearch.search.contracts import VerifierSpec
+from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.task import Task
+from stepsearch.search.tree import Tree
+from stepsearch.search.types import Candidate
+
+Selection = Literal["best", "weighted", "majority"]
+SELECTIONS: tuple[Selection, ...] = ("best", "weighted", "majority")
+
+
+class Choice(NamedTuple):
+    """The chosen chain.
+
+    Attributes:
+        candidate: the best member of the winning answer; None when there is no candidate. Without
+            any answer it is the best chain, with `answer=None`.
+        score: what the answer was ranked by: the chain's value (`best`), the share of all values
+            (`weighted`) or of all votes (`majority`); None when there is no answer.
+    """
+
+    candidate: Candidate | None
+    score: float | None
+
+
+def candidates(
+    tree: Tree, task: Task, value: Callable[[int], float | None]
+) -> tuple[Candidate, ...]:
+    """Finished chains, and chains that were cut but from which an answer can be extracted."""
+    found = []
+    for node in range(1, len(tree)):
+        if tree.is_terminal(node):
+            stop = tree.stop(node)
+            answer = task.extract(tree.chain(node).text)
+            if stop == "eos" or answer is not None:
+                found.append(Candidate(node=node, answer=answer, score=value(node), stop=stop))
+    return tuple(found)
+
+
+def default_selection(spec: VerifierSpec | None) -> Selection:
+    """The selection used when none was asked for."""
+    if spec is None:
+        return "majority"
+    return "weighted" if spec.range == "probability" else "best"
+
+
+def require_selection(by: str, spec: VerifierSpec | None) -> None:
+    """Raise `ConfigurationError` when the selection does not fit the verifier."""
+    if by not in SELECTIONS:
+        raise ConfigurationError(f"select={by!r} is not one of {', '.join(SELECTIONS)}")
+    if by != "majority" and spec is None:
+        raise ConfigurationError(f"select={by!r} needs a verifier; without one use majority")
+    if by == "weighted" and spec is not None and spec.range != "probability":
+        raise ConfigurationError(
+            f"select='weighted' adds up probabilities, but verifier {spec.name!r} has "
+            f"range {spec.range!r}; use select=best or majority"
+        )
+
+
+def choose(
+    found: Sequence[Candidate], by: Selection, equal: Callable[[str, str], bool | None]
+) -> Choice:
+    """Choose among candidates.
+
+    Args:
+        found: the candidates, in the order they were submitted.
+        by: the selection; `best` and `weighted` leave out chains without a score.
+        equal: whether two answers are equal; None ("could not be decided") counts as not equal.
+    """
+    ranked = [c for c in found if by == "majority" or c.score is not None]
+    voters = [c for c in ranked if c.answer is not None]
+    if not voters:
+        return Choice(_best(ranked), None)
+    if by == "best":
+        best = _best(voters)
+        return Choice(best, best.score if best else None)
+    clusters = cluster(voters, equal)
+    weights = [
+        float(len(c)) if by == "majority" else math.fsum(m.score or 0.0 for m in c)
+        for c in clusters
+    ]
+    keys = [
+        (weight, _value(_best(members)), -members[0].node)
+        for weight, members in zip(weights, clusters, strict=True)
+    ]
+    winner = max(range(len(clusters)), key=keys.__getitem__)
+    total = math.fsum(weights)
+    return Choice(_best(clusters[winner]), weights[winner] / total if total > 0 else 0.0)
+
+
+def cluster(
+    voters: Sequence[Candidate], equal: Callable[[str, str], bool | None]
+) -> list[list[Candidate]]:
+    """Group candidates by answer; an answer is compared with each group's first member."""
+    clusters: list[list[Candidate]] = []
+    by_text: dict[str, list[Candidate]] = {}
+    for voter in voters:
+        assert voter.answer is not None
+        group = by_text.get(voter.answer)
+        if group is None:
+            group = next((c for c in clusters if equal(c[0].answer or "", voter.answer)), None)
+            if group is None:
+                clusters.append(group := [])
+            by_text[voter.answer] = group
+        group.append(voter)
+    return clusters
+
+
+def _value(candidate: Candidate | None) -> float:
+    return -math.inf if candidate is None or candidate.score is None else candidate.score
+
+
+def _best(found: Sequence[Candidate]) -> Candidate | None:
+    return max(found, key=_value, default=None)

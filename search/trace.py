@@ -1,0 +1,183 @@
+"""Traces: one JSON line per problem with the whole tree, versioned, with provenance."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stepsearch.search.aggregate import chain_value
+from stepsearch.search.columns import decode_tree, encode_tree
+from stepsearch.search.contracts import Aggregation
+from stepsearch.search.errors import TraceError
+from stepsearch.search.select import Choice, Selection, candidates, choose
+from stepsearch.search.task import Task
+from stepsearch.search.tree import Tree
+from stepsearch.search.types import Problem, Solution, SolutionStop, Usage
+
+VERSION = 1
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """One search as it was saved.
+
+    Attributes:
+        problem: the problem, with its gold answer.
+        answer, score, stop, error, usage: those of the solution.
+        node: the last node of the chosen chain; None when there was none.
+        tree: the whole tree.
+        provenance: versions, models, parameters and seeds.
+    """
+
+    problem: Problem
+    answer: str | None
+    score: float | None
+    stop: SolutionStop
+    error: str | None
+    usage: Usage
+    node: int | None
+    tree: Tree
+    provenance: Mapping[str, Any]
+
+    def select(
+        self,
+        by: Selection,
+        *,
+        task: Task,
+        verifier: str | None = None,
+        aggregation: Aggregation | None = None,
+    ) -> Choice:
+        """Read the answer out again in another way.
+
+        Args:
+            by: the selection.
+            task: extracts and compares answers.
+            verifier: name of a score column; default: that of the search.
+            aggregation: default: that of the search.
+
+        Raises:
+            TraceError: the tree has no scores of that verifier.
+        """
+        saved = self.provenance.get("verifier") or {}
+        name = verifier or saved.get("name")
+        if by != "majority" and name not in self.tree.scores:
+            raise TraceError(
+                f"the trace of problem {self.problem.id!r} has no scores of verifier {name!r}; "
+                f"it has: {', '.join(self.tree.scores) or 'none'}"
+            )
+        fold = aggregation or self.provenance["aggregation"]
+        found = candidates(
+            self.tree, task, lambda node: chain_value(self.tree, node, name or "", fold)
+        )
+        return choose(found, by, task.equal)
+
+
+class TraceWriter:
+    """Appends traces to a file; the file is made when the first trace is written.
+
+    Args:
+        path: the file.
+        provenance: written into every line.
+    """
+
+    def __init__(self, path: str | Path, provenance: Mapping[str, Any]) -> None:
+        self._path = Path(path)
+        self._provenance = provenance
+        self._lock = threading.Lock()
+
+    def write(self, solution: Solution) -> None:
+        """Append one line. A last line that was cut by a crash is kept apart, not continued."""
+        line = encode(solution, self._provenance) + "\n"
+        with self._lock:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("ab+") as file:
+                if file.tell() > 0:
+                    file.seek(-1, 2)
+                    if file.read(1) != b"\n":
+                        file.write(b"\n")
+                file.write(line.encode())
+
+
+def encode(solution: Solution, provenance: Mapping[str, Any]) -> str:
+    """One trace as one line of JSON."""
+    problem = solution.problem
+    return json.dumps(
+        {
+            "version": VERSION,
+            "id": problem.id,
+            "problem": problem.text,
+            "gold": problem.answer,
+            "meta": dict(problem.meta),
+            "answer": solution.answer,
+            "score": solution.score,
+            "stop": solution.stop,
+            "error": solution.error,
+            "node": solution.node,
+            "usage": asdict(solution.usage),
+            "provenance": provenance,
+            "tree": encode_tree(solution.tree),
+        },
+        allow_nan=False,
+        separators=(",", ":"),
+    )
+
+
+def decode(line: str | bytes) -> Trace:
+    """The inverse of `encode`.
+
+    Raises:
+        TraceError: the line is not a trace of this version.
+    """
+    try:
+        return _from_json(json.loads(line))
+    except ValueError as error:
+        raise TraceError(f"the line is not complete JSON: {error}") from error
+
+
+def _from_json(data: Any) -> Trace:
+    if not isinstance(data, dict) or data.get("version") != VERSION:
+        found = data.get("version") if isinstance(data, dict) else None
+        raise TraceError(f"the trace has version {found!r}; this program reads version {VERSION}")
+    return Trace(
+        problem=Problem(
+            text=data["problem"], id=data["id"], answer=data["gold"], meta=data["meta"]
+        ),
+        answer=data["answer"],
+        score=data["score"],
+        stop=data["stop"],
+        error=data["error"],
+        usage=Usage(**data["usage"]),
+        node=data["node"],
+        tree=decode_tree(data["tree"]),
+        provenance=data["provenance"],
+    )
+
+
+def read(path: str | Path) -> Iterator[Trace]:
+    """Read the traces of a file one by one.
+
+    A line that is not complete JSON was cut by a crash: it is left out with a warning in the log.
+
+    Raises:
+        TraceError: the file does not exist, or holds something else than traces.
+    """
+    try:
+        file = Path(path).open("rb")
+    except OSError as error:
+        raise TraceError(f"cannot read the traces in {str(path)!r}: {error.strerror}") from error
+    with file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                data = json.loads(line)
+            except ValueError:
+                _log.warning("%s: line %d is cut short and left out", path, number)
+                continue
+            yield _from_json(data)

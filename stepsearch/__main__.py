@@ -1,0 +1,5 @@
+"""`python -m stepsearch`."""
+
+from stepsearch.cli import main
+
+raise SystemExit(main())

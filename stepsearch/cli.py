@@ -1,0 +1,110 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from stepsearch.search.errors import ConfigurationError, StepsearchError
+from stepsearch.search.provenance import version
+from stepsearch.show import render
+
+if TYPE_CHECKING:
+    from stepsearch.search.engine import Engine
+    from stepsearch.search.types import Solution, Usage
+
+OK, NO_ANSWER, USAGE_ERROR, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status.
+
+    0: done; 1: no answer; 2: a wrong setting; 3: a model failed; 130: Ctrl-C.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except ConfigurationError as error:
+        print(f"stepsearch: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except StepsearchError as error:
+        print(f"stepsearch: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="stepsearch",
+        description="Test-time search for reasoning with language models.",
+    )
+    parser.add_argument("--version", action="version", version=version())
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    solve = commands.add_parser(
+        "solve",
+        help="solve one question",
+        description="Solve one question. Settings are Hydra overrides: search=best_of_n "
+        "search.n=16 budget.policy_tokens=4096 select=majority ...",
+    )
+    solve.add_argument("question", help="the question, or - to read it from standard input")
+    solve.add_argument("overrides", nargs="*", metavar="SETTING=VALUE", help="settings")
+    solve.add_argument("--json", action="store_true", help="print one JSON object")
+    solve.set_defaults(run=_solve)
+    return parser
+
+
+def _solve(options: argparse.Namespace) -> int:
+    from stepsearch.api import engine_for
+
+    for override in options.overrides:
+        if "=" not in override and not override.startswith("~"):
+            raise ConfigurationError(
+                f"{override!r} is not of the form SETTING=VALUE; put the question in quotes"
+            )
+    question = sys.stdin.read() if options.question == "-" else options.question
+    if not question.strip():
+        raise ConfigurationError("the question is empty")
+    engine = engine_for(overrides=options.overrides)
+    solution = _watched(engine, question)
+    if options.json:
+        print(json.dumps(_plain(solution)))
+    else:
+        print(render(solution, colour=sys.stdout.isatty()))
+    if solution.stop == "cancelled":
+        return INTERRUPTED
+    if solution.stop in ("policy_failed", "verifier_failed"):
+        return FAILED
+    return OK if solution.answer is not None else NO_ANSWER
+
+
+def _watched(engine: Engine, question: str) -> Solution:
+    """Solve with a progress bar of policy tokens on the terminal."""
+    limit = engine.settings.budget.policy_tokens
+    with tqdm(
+        total=limit, unit="tok", desc="searching", leave=False, disable=not sys.stderr.isatty()
+    ) as bar:
+
+        def show(usage: Usage) -> None:
+            bar.update(usage.policy_tokens - bar.n)
+
+        return engine.solve(question, watch=show)
+
+
+def _plain(solution: Solution) -> dict[str, Any]:
+    return {
+        "question": solution.problem.text,
+        "answer": solution.answer,
+        "score": solution.score,
+        "stop": solution.stop,
+        "error": solution.error,
+        "steps": [asdict(step) for step in solution.steps],
+        "candidates": [asdict(candidate) for candidate in solution.candidates],
+        "usage": asdict(solution.usage),
+    }
