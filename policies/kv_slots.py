@@ -1,0 +1,173 @@
+"""Keys and values of many rows in one buffer, behind the cache interface of transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from stepsearch.policies.prefix_cache import Part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """What a model computed for a run of n tokens.
+
+    Attributes:
+        keys: [layers, heads, n, key size], positions already applied.
+        values: [layers, heads, n, value size].
+        hidden: [n, hidden size], the last hidden states after the final norm.
+    """
+
+    keys: Tensor
+    values: Tensor
+    hidden: Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the three tensors."""
+        return self.keys.nbytes + self.values.nbytes + self.hidden.nbytes
+
+    def cut(self, start: int, stop: int) -> Segment:
+        """An independent copy of tokens `start` to `stop`."""
+        return Segment(
+            keys=self.keys[:, :, start:stop].clone(),
+            values=self.values[:, :, start:stop].clone(),
+            hidden=self.hidden[start:stop].clone(),
+        )
+
+
+class Shapes(NamedTuple):
+    """Sizes of what one token leaves behind."""
+
+    num_layers: int
+    num_heads: int
+    key_size: int
+    value_size: int
+    hidden_size: int
+
+
+class SlotBuffers:
+    """Rows of keys, values and hidden states; column c of a row holds its c-th token.
+
+    Grows when asked to. Unwritten places are zero and stay finite, since a masked NaN would still
+    poison an attention sum.
+    """
+
+    def __init__(self, shapes: Shapes, dtype: torch.dtype, device: torch.device) -> None:
+        self.shapes = shapes
+        self._options: dict[str, Any] = {"dtype": dtype, "device": device}
+        self.num_rows = self.num_columns = 0
+        self._allocate(0, 0)
+
+    def _allocate(self, rows: int, columns: int) -> None:
+        s = self.shapes
+        self.keys = torch.zeros(
+            s.num_layers, rows, s.num_heads, columns, s.key_size, **self._options
+        )
+        self.values = torch.zeros(
+            s.num_layers, rows, s.num_heads, columns, s.value_size, **self._options
+        )
+        self.hidden = torch.zeros(rows, columns, s.hidden_size, **self._options)
+        self.num_rows, self.num_columns = rows, columns
+
+    def reserve(self, rows: int, columns: int, *, keep: bool = True) -> None:
+        """Make room; without `keep` the contents may be lost, which saves a copy."""
+        if rows <= self.num_rows and columns <= self.num_columns:
+            return
+        old = (self.keys, self.values, self.hidden)
+        old_rows, old_columns = self.num_rows, self.num_columns
+        if not keep:
+            self._allocate(0, 0)
+        self._allocate(max(rows, old_rows), max(columns, old_columns))
+        if keep and old_rows and old_columns:
+            self.keys[:, :old_rows, :, :old_columns] = old[0]
+            self.values[:, :old_rows, :, :old_columns] = old[1]
+            self.hidden[:old_rows, :old_columns] = old[2]
+
+    def load(self, row: int, parts: Sequence[Part[Segment]]) -> None:
+        """Copy a cached prefix into a row."""
+        for segment, start, length in parts:
+            stop = start + length
+            self.keys[:, row, :, start:stop] = segment.keys[:, :, :length]
+            self.values[:, row, :, start:stop] = segment.values[:, :, :length]
+            self.hidden[row, start:stop] = segment.hidden[:length]
+
+    def cut(self, row: int, start: int, stop: int) -> Segment:
+        """A copy of columns `start` to `stop` of a row."""
+        return Segment(
+            keys=self.keys[:, row, :, start:stop].clone(),
+            values=self.values[:, row, :, start:stop].clone(),
+            hidden=self.hidden[row, start:stop].clone(),
+        )
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` columns of one row to another."""
+        self.keys[:, target, :, :length] = self.keys[:, source, :, :length]
+        self.values[:, target, :, :length] = self.values[:, source, :, :length]
+        self.hidden[target, :length] = self.hidden[source, :length]
+
+    def erase(self, row: int) -> None:
+        """Make a row finite again."""
+        self.keys[:, row] = 0
+        self.values[:, row] = 0
+        self.hidden[row] = 0
+
+
+class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """One layer of the buffers during one forward pass."""
+
+    def __init__(self, cache: SlotCache, index: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.keys = cache.buffers.keys[index]
+        self.values = cache.buffers.values[index]
+        self.is_initialized = True
+        self._cache = cache
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: the buffers exist."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write the new tokens' columns and return all rows of the pass."""
+        cache = self._cache
+        rows = len(cache.columns)
+        assert self.keys is not None
+        assert self.values is not None
+        self.keys[cache.rows, :, cache.columns] = key_states.transpose(1, 2)
+        self.values[cache.rows, :, cache.columns] = value_states.transpose(1, 2)
+        return self.keys[:rows, :, : cache.width], self.values[:rows, :, : cache.width]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """All columns, from the first."""
+        return self._cache.width, 0
+
+    def get_seq_length(self) -> int:
+        """Columns before the new ones; masks and positions are always given, so only a bound."""
+        return self._cache.width - self._cache.columns.shape[1]
+
+    def get_max_length(self) -> int:
+        """Columns allocated."""
+        return self._cache.buffers.num_columns
+
+
+class SlotCache(Cache):
+    """The first rows of some buffers, for one forward pass.
+
+    Args:
+        buffers: what is read and written.
+        columns: [rows, new tokens], where every new token is written.
+        width: how many columns the pass sees.
+    """
+
+    def __init__(self, buffers: SlotBuffers, columns: Tensor, width: int) -> None:
+        self.buffers = buffers
+        self.columns = columns
+        self.rows = torch.arange(len(columns), device=columns.device)[:, None]
+        self.width = width
+        super().__init__(layers=[_SlotLayer(self, i) for i in range(buffers.shapes.num_layers)])

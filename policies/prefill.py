@@ -1,0 +1,246 @@
+"""Making prefixes resident in the prefix cache, each distinct token computed once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepsearch.policies.kv_slots import Segment, SlotBuffers
+from stepsearch.policies.model import CausalModel
+from stepsearch.policies.packing import TokenTrie
+from stepsearch.policies.prefix_cache import Match, PrefixCache
+
+MAX_PADDING = 0.25
+"""Share of a batch that may be padding; rows that differ more go into separate passes."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Prefix:
+    """A sequence that somebody wants computed.
+
+    Attributes:
+        ids: the sequence.
+        adapter: what it is computed with.
+        on_ready: called when all of it is cached; it is pinned until `release`.
+        on_error: called instead when it cannot be computed.
+        is_cancelled: asked before every pass.
+        computed: tokens computed for it so far; what it shares with others is counted once.
+        match: what is cached of it, pinned.
+        num_finite: tokens before the first whose state is not finite; the rest is not cached.
+    """
+
+    ids: tuple[int, ...]
+    adapter: str | None
+    on_ready: Callable[[Prefix], None]
+    on_error: Callable[[Exception], None]
+    is_cancelled: Callable[[], bool]
+    computed: int = 0
+    match: Match[Segment] | None = None
+    num_finite: int | None = None
+
+    @property
+    def num_cached(self) -> int:
+        """Length of the pinned match."""
+        return 0 if self.match is None else self.match.length
+
+    @property
+    def num_missing(self) -> int:
+        """Tokens that must still be computed."""
+        return 0 if self.num_finite is not None else len(self.ids) - self.num_cached
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Row:
+    """Prefixes that continue the same cached prefix, packed together."""
+
+    match: Match[Segment]
+    trie: TokenTrie = field(default_factory=TokenTrie)
+    members: list[tuple[Prefix, int, int]] = field(default_factory=list)
+
+    def add(self, prefix: Prefix, stop: int) -> None:
+        """Take in tokens up to `stop`; members are (prefix, stop, first new token)."""
+        size = len(self.trie)
+        shared = self.trie.add(prefix.ids[self.match.length : stop])
+        self.members.append((prefix, stop, shared if len(self.trie) > size else -1))
+
+
+class Prefiller:
+    """Computes waiting prefixes in large passes.
+
+    Args:
+        model: what computes.
+        cache: where results go.
+        max_tokens: most tokens of one pass, padding included.
+    """
+
+    def __init__(
+        self, model: CausalModel, cache: PrefixCache[Segment], max_tokens: int = 1024
+    ) -> None:
+        self.waiting: deque[Prefix] = deque()
+        self._held: set[tuple[str | None, tuple[int, ...]]] = set()
+        self._model = model
+        self._cache = cache
+        self._max_tokens = max_tokens
+        self._buffers = SlotBuffers(model.shapes, model.dtype, model.device)
+
+    def refresh(self, prefix: Prefix) -> None:
+        """Look up what is cached by now, and pin it."""
+        match = self._cache.match(prefix.adapter, prefix.ids)
+        self._cache.pin(match.node)
+        self.release(prefix)
+        prefix.match = match
+
+    def release(self, prefix: Prefix) -> None:
+        """Take the pin back."""
+        if prefix.match is not None:
+            self._cache.unpin(prefix.match.node)
+            prefix.match = None
+            self._cache.evict()
+
+    def hold(self, prefix: Prefix) -> None:
+        """Leave a prefix and its twins to somebody who computes it elsewhere."""
+        self._held.add((prefix.adapter, prefix.ids))
+
+    def let_go(self, prefix: Prefix) -> None:
+        """End a hold."""
+        self._held.discard((prefix.adapter, prefix.ids))
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether any prefix is computed elsewhere."""
+        return bool(self._held)
+
+    def is_held(self, prefix: Prefix) -> bool:
+        """Whether somebody else computes it."""
+        return (prefix.adapter, prefix.ids) in self._held
+
+    def fail(self, prefix: Prefix, error: Exception) -> None:
+        """Give a prefix up."""
+        if prefix in self.waiting:
+            self.waiting.remove(prefix)
+        self.release(prefix)
+        prefix.on_error(error)
+
+    def settle(self) -> None:
+        """Hand out what is complete and forget what was cancelled."""
+        for _ in range(len(self.waiting)):
+            prefix = self.waiting.popleft()
+            if prefix.is_cancelled():
+                self.release(prefix)
+                continue
+            if not self.is_held(prefix):
+                self.refresh(prefix)
+            if prefix.num_missing or self.is_held(prefix):
+                self.waiting.append(prefix)
+            else:
+                prefix.on_ready(prefix)
+
+    def work(self) -> None:
+        """One pass over what waits, in order of arrival, for the adapter of the first."""
+        rows = self._pack()
+        while rows:
+            widest = len(rows[0].trie)
+            fits = max(1, self._max_tokens // widest)
+            batch = [r for r in rows[:fits] if len(r.trie) >= (1 - MAX_PADDING) * widest]
+            rows = rows[len(batch) :]
+            self._run_or_split(batch)
+        self.settle()
+
+    def _pack(self) -> list[_Row]:
+        """Rows for the next pass, longest first."""
+        rows: dict[tuple[int, int], _Row] = {}
+        room = self._max_tokens
+        free = [p for p in self.waiting if not self.is_held(p)]
+        for prefix in free:
+            if room <= 0 or prefix.adapter != free[0].adapter:
+                continue
+            match = prefix.match
+            assert match is not None
+            row = rows.setdefault((id(match.node), match.length), _Row(match=match))
+            size = len(row.trie)
+            row.add(prefix, min(len(prefix.ids), match.length + room))
+            room -= len(row.trie) - size
+        return sorted(rows.values(), key=lambda r: -len(r.trie))
+
+    def _run_or_split(self, rows: list[_Row]) -> None:
+        """Run a batch; when it fails, run every prefix alone, so that it fails alone."""
+        try:
+            hidden = self._run(rows)
+        except Exception as error:
+            if len(rows) == 1 and len(rows[0].members) == 1:
+                self.fail(rows[0].members[0][0], error)
+            else:
+                self._run_alone(rows)
+            return
+        finite = torch.isfinite(hidden).all(-1).cpu().numpy()
+        bad = [i for i, row in enumerate(rows) if not finite[i, : len(row.trie)].all()]
+        for i, row in enumerate(rows):
+            if i not in bad:
+                self._store(i, row)
+            elif len(row.members) == 1:
+                self._store_finite(i, row, int(finite[i].argmin()))
+        # A masked NaN still spoils what shares its row, and later users of the buffer.
+        for i in bad:
+            self._buffers.erase(i)
+        self._run_alone([rows[i] for i in bad if len(rows[i].members) > 1])
+
+    def _run_alone(self, rows: Iterable[_Row]) -> None:
+        for row in rows:
+            for prefix, stop, _ in row.members:
+                self.refresh(prefix)
+                if prefix.num_cached < stop:
+                    assert prefix.match is not None
+                    alone = _Row(match=prefix.match)
+                    alone.add(prefix, stop)
+                    self._run_or_split([alone])
+
+    def _run(self, rows: list[_Row]) -> Tensor:
+        num_tokens = len(rows[0].trie)
+        width = max(row.match.length for row in rows) + num_tokens
+        shape = (len(rows), num_tokens)
+        ids, depths = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        starts = np.array([row.match.length for row in rows])[:, None]
+        columns = starts + np.arange(num_tokens)
+        # A padding token looks at itself, since a sum over nothing is not a number.
+        allowed = columns[:, :, None] == np.arange(width)
+        self._buffers.reserve(len(rows), width, keep=False)
+        for i, row in enumerate(rows):
+            size, start = len(row.trie), row.match.length
+            ids[i, :size], depths[i, :size] = row.trie.tokens, row.trie.depths
+            allowed[i, :size, :start] = True
+            allowed[i, :size, start : start + size] = row.trie.visible()
+            self._buffers.load(i, self._cache.parts(row.match))
+        ids_, positions, allowed_, columns_ = (
+            torch.from_numpy(x).to(self._model.device)
+            for x in (ids, starts + depths, allowed, columns)
+        )
+        return self._model.forward(
+            ids_, positions, allowed_, columns_, self._buffers, rows[0].members[0][0].adapter
+        )
+
+    def _store(self, index: int, row: _Row) -> None:
+        """Move what was computed into the cache, each prefix its own new tokens."""
+        column = start = row.match.length
+        for prefix, stop, shared in row.members:
+            if shared < 0:
+                continue
+            first = start + shared
+            num_new = stop - first
+            segment = self._buffers.cut(index, column, column + num_new)
+            self._cache.insert(prefix.adapter, prefix.ids[:stop], first, segment)
+            prefix.computed += num_new
+            column += num_new
+
+    def _store_finite(self, index: int, row: _Row, num_finite: int) -> None:
+        prefix, stop, _ = row.members[0]
+        start = row.match.length
+        prefix.num_finite = start + num_finite
+        prefix.computed += stop - start
+        segment = self._buffers.cut(index, start, start + num_finite)
+        if num_finite:
+            self._cache.insert(prefix.adapter, prefix.ids[: prefix.num_finite], start, segment)
