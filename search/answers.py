@@ -17,9 +17,9 @@ _HEADING = re.compile(
 _OPENING_THINK = re.compile(r"<think>", re.IGNORECASE)
 _CLOSING_THINK = re.compile(r"</think>", re.IGNORECASE)
 _PHRASES = (
-    re.compile(r"\bfinal\s+answer\b(?:\s+is\b)?\s*[:=]?\s*(\S.*)", re.IGNORECASE),
-    re.compile(r"\banswer\b[^.\n:=]{0,60}?\s+is\b\s*:?\s*(\S.*)", re.IGNORECASE),
-    re.compile(r"\banswer\s*[:=]\s*(\S.*)", re.IGNORECASE),
+    re.compile(r"\bfinal\s+answer\b(?:\s+is\b)?\s*[:=]?\s*(?=(\S.*))", re.IGNORECASE),
+    re.compile(r"\banswer\b[^.\n:=]{0,60}?\s+is\b\s*:?\s*(?=(\S.*))", re.IGNORECASE),
+    re.compile(r"\banswer\s*[:=]\s*(?=(\S.*))", re.IGNORECASE),
 )
 _FORMULA = re.compile(
     r"\$\$(.+?)\$\$|\$(?!\s)([^$]*[^$\s\\])\$(?!\d)|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL

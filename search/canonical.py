@@ -71,11 +71,12 @@ _SUBSTITUTIONS = tuple(
         (r"\b[Ii]nfinity\b|(?<![A-Za-z\\])oo(?![A-Za-z])", r"\\infty "),
         (r"(?<![A-Za-z\\])pi(?![A-Za-z])", r"\\pi "),
         (r"\s+", " "),
+        (r"(?<=\d) (?=\\)", ""),
         (r"\s*([-+*/=<>^_:(\[{|&!])\s*|\s+(?=[)}\]])", lambda m: m[1] or ""),
     )
 )  # fmt: skip
 _THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d)")
-_CONJUNCTION = re.compile(r",?\s+(?:and|or)\s+|;")
+_CONJUNCTION = re.compile(r",?\s+(?:and|or)(?:\s+|(?=[-+(\\]))|;")
 _CURRENCY = re.compile(r"(?:USD|US|EUR|GBP|Rs\.?)\s*(?=[\d.])")
 _SIGN_AFTER_NUMBER = re.compile(r"(?<=[\d})])\s*(?:\\?%|\^\\circ)(?: ?[CF])?$")
 _WORDS_AFTER_NUMBER = re.compile(r"(.*?(?:[\d}]|\\pi))( ?)([A-Za-z][A-Za-z /.^\d-]*)")
@@ -132,8 +133,10 @@ def parse_number(text: str) -> Number | None:
         return None
     match = _NUMBER.fullmatch(text)
     if match:
+        value = Fraction(match["value"])
         exponent = int(match["e"] or match["b"] or match["p"] or 0)
-        value = Fraction(match["value"]) * Fraction(10) ** exponent
+        if exponent:
+            value *= Fraction(10) ** exponent
         return Number(-value if match["sign"] == "-" else value, not text.lstrip("+-").isdigit())
     match = _RATIO.fullmatch(text)
     if match is None:

@@ -41,7 +41,7 @@ _SET_OR_MATRIX = re.compile(
 )
 _BASED = re.compile(r"(\d+)_(?:\{(\d+)\}|(\d+))")
 _PLAIN_WORD = re.compile(r"(?<![\\A-Za-z])(?:and|or|if)(?![A-Za-z])")
-_POWER = re.compile(r"(\d+)(?:\.\d+)?\^(?:\{([-+]?)(\d+)\}|(\d+))")
+_POWER = re.compile(r"(\d+)(?:\.\d+)?\^(?:\{([-+]?)(\d+)\}|(\d+))(?![\d^])")
 _FACTORIAL = re.compile(r"(\d+)!")
 
 
@@ -200,16 +200,10 @@ class MathEquality:
                 rest.remove(twin)
         if len(left) > _MAX_UNORDERED:
             return None
-        is_certain = True
-        for part in left:
-            results = [self._compare(part, other) for other in rest]
-            if True in results:
-                del rest[results.index(True)]
-            elif None in results:
-                is_certain = False
-            else:
-                return False
-        return True if is_certain else None
+        table = [[self._compare(part, other) for other in rest] for part in left]
+        if _can_pair([[cell is True for cell in row] for row in table]):
+            return True
+        return None if _can_pair([[cell is not False for cell in row] for row in table]) else False
 
     def _ask(self, a: str, b: str) -> bool | None:
         """Ask a process; in one order, so that equality is symmetric whatever it does."""
@@ -238,6 +232,22 @@ def _is_labelled(parts: Sequence[str]) -> bool:
     """Whether every part names another unknown, as in `x=1,y=2`, which gives a list an order."""
     labels = [_label(part) for part in parts]
     return "" not in labels and len(set(labels)) == len(labels)
+
+
+def _can_pair(fits: Sequence[Sequence[bool]]) -> bool:
+    """Whether every row can have a column of its own that fits (augmenting paths)."""
+    owner: dict[int, int] = {}
+
+    def place(row: int, seen: set[int]) -> bool:
+        for column, is_fit in enumerate(fits[row]):
+            if is_fit and column not in seen:
+                seen.add(column)
+                if column not in owner or place(owner[column], seen):
+                    owner[column] = row
+                    return True
+        return False
+
+    return all(place(row, set()) for row in range(len(fits)))
 
 
 def _all(results: Iterable[bool | None]) -> bool | None:

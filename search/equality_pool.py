@@ -29,7 +29,7 @@ class Worker:
 
     def __init__(self) -> None:
         root = str(Path(__file__).absolute().parents[2])
-        path = os.pathsep.join(dict.fromkeys([root, *filter(None, sys.path)]))
+        path = os.pathsep.join([*(entry or os.getcwd() for entry in sys.path), root])
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-W", "ignore", "-m", _MODULE],
             stdin=subprocess.PIPE,
@@ -40,6 +40,7 @@ class Worker:
             encoding="utf-8",
         )
         self._ids = itertools.count()
+        self._is_killed = False
         hello = self._receive(_START_SECONDS)
         if hello is None or "error" in hello:
             self.close()
@@ -52,7 +53,7 @@ class Worker:
     @property
     def is_alive(self) -> bool:
         """Whether the process can be asked."""
-        return self._process.poll() is None
+        return not self._is_killed and self._process.poll() is None
 
     def compare(self, a: str, b: str, seconds: float) -> bool | None:
         """Whether `a` equals `b`; None when it is undecided. The process may be dead afterwards."""
@@ -62,8 +63,8 @@ class Worker:
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         reply = self._receive(seconds) or {"id": None}
-        # A foreign reply belongs to another process that shares the pipes after a fork. After a
-        # memory error the heap may be full of what is left of the attempt.
+        # Without a reply the process is dead; a foreign one belongs to another process that shares
+        # the pipes after a fork; after a memory error the heap may be full of the attempt.
         if reply["id"] != request["id"] or reply.get("error") == "MemoryError":
             self.kill()
             return None
@@ -86,6 +87,7 @@ class Worker:
 
     def kill(self) -> None:
         """End the process at once; a thread that waits for it gets None."""
+        self._is_killed = True
         self._process.kill()
 
     def close(self) -> None:

@@ -76,8 +76,8 @@ class MathTask:
 
     @property
     def grader(self) -> str:
-        """Who decides on equality, with its version: to be stored with every result."""
-        return f"stepsearch {version('stepsearch')} with math-verify {version('math-verify')}"
+        """Who decides where rules do not, with its version: to be stored with every result."""
+        return f"math-verify {version('math-verify')}"
 
     def word(self, question: str) -> str:
         """The question with the instruction."""
