@@ -70,6 +70,7 @@ _SUBSTITUTIONS = tuple(
         (r"√\s*(?:\(([^()]*)\)|(\w+))|(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)", _root),
         (r"\b[Ii]nfinity\b|(?<![A-Za-z\\])oo(?![A-Za-z])", r"\\infty "),
         (r"(?<![A-Za-z\\])pi(?![A-Za-z])", r"\\pi "),
+        (r"\\varnothing(?![A-Za-z])|\\\{\s*\\\}", r"\\emptyset"),
         (r"\s+", " "),
         (r"(?<=\d) (?=\\)", ""),
         (r"\s*([-+*/=<>^_:(\[{|&!])\s*|\s+(?=[)}\]])", lambda m: m[1] or ""),
@@ -78,7 +79,9 @@ _SUBSTITUTIONS = tuple(
 _THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d)")
 _CONJUNCTION = re.compile(r",?\s+(?:and|or)(?:\s+|(?=[-+(\\]))|;")
 _CURRENCY = re.compile(r"(?:USD|US|EUR|GBP|Rs\.?)\s*(?=[\d.])")
-_SIGN_AFTER_NUMBER = re.compile(r"(?<=[\d})])\s*(?:\\?%|\^\\circ)(?: ?[CF])?$")
+_PERCENT = re.compile(r"(?<=[\d})])\s*\\?%$")
+_DEGREE = re.compile(r"(.*[\d}])\^\\circ(?: ?[CF])?")
+_SPACED_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?")
 _WORDS_AFTER_NUMBER = re.compile(r"(.*?(?:[\d}]|\\pi))( ?)([A-Za-z][A-Za-z /.^\d-]*)")
 _QUANTITY = re.compile(r"[-+\d./ ]*(?:\\sqrt\{\d+\}|\\pi|\\frac\{[^A-Za-z{}]*\}\{\d+\}| )+")
 ASSIGNED = re.compile(r"(\\?[A-Za-z]+(?:_\w|_\{\w+\})?=)(?!.*=)")
@@ -237,19 +240,26 @@ def _without_unit(text: str) -> str:
     lhs = ASSIGNED.match(text)
     if lhs:
         return lhs[1] + _without_unit(text[lhs.end() :])
-    text = _SIGN_AFTER_NUMBER.sub("", _CURRENCY.sub("", text, count=1))
+    text = _PERCENT.sub("", _CURRENCY.sub("", text, count=1))
+    if _SPACED_THOUSANDS.fullmatch(text):
+        return text.replace(" ", "")
+    degrees = _DEGREE.fullmatch(text)
+    if degrees and _is_quantity(degrees[1]):
+        return degrees[1]
     match = _WORDS_AFTER_NUMBER.fullmatch(text)
-    if match is None:
+    if match is None or not _is_quantity(match[1]):
         return text
     number = parse_number(match[1])
-    if number is None and not _QUANTITY.fullmatch(match[1]):
-        return text
     words = re.sub(r"\^\{?\d\}?$|\.", "", match[3]).lower().replace("/", " per ").split()
     scale = _SCALES.get(words[0]) if words else None
     value = match[1]
     if scale is not None and number is not None:
         words, value = words[1:], str(number.value * scale)
     return value if all(_is_unit_word(word, bool(match[2])) for word in words) else text
+
+
+def _is_quantity(text: str) -> bool:
+    return parse_number(text) is not None or _QUANTITY.fullmatch(text) is not None
 
 
 def _is_unit_word(word: str, spaced: bool) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -20,6 +21,8 @@ MEMORY_BYTES = 2 << 30
 _DECIMAL_TOLERANCE = 1e-6
 _EXACT_TOLERANCE = 1e-20
 _DIGITS = 40
+_RADIANS = r"(\1\\cdot\\frac{\\pi}{180})"
+_DEGREES = re.compile(r"(\d+(?:\.\d+)?)\^\\circ(?![A-Za-z])")
 
 
 Compare = Callable[[str, str], bool | None]
@@ -40,13 +43,19 @@ def load() -> Compare:
     def parsed(text: str) -> Any:
         # Without the fallbacks, which would take a number out of a formula that does not parse.
         found = parse(
-            f"${text}$",
+            f"${_DEGREES.sub(_RADIANS, text)}$",
             extraction_config=config,
             fallback_mode="no_fallback",
             extraction_mode="first_match",
             parsing_timeout=None,
         )
         return found[0] if found else None
+
+    def constant(value: Any) -> Any:
+        """The value with `i` as the imaginary unit, when no other symbol makes it a variable."""
+        if not isinstance(value, sympy.Expr) or {s.name for s in value.free_symbols} != {"i"}:
+            return value
+        return value.subs(dict.fromkeys(value.free_symbols, sympy.I))
 
     def is_assignment(value: Any) -> bool:
         return isinstance(value, sympy.Eq) and (
@@ -77,11 +86,8 @@ def load() -> Compare:
             if not is_assignment(equation):
                 return False
             x, y = (e.rhs if e is equation else e for e in (x, y))
-        if (
-            isinstance(x, sympy.Expr)
-            and isinstance(y, sympy.Expr)
-            and not (x.free_symbols or y.free_symbols)
-        ):
+        x, y = constant(x), constant(y)
+        if all(isinstance(e, sympy.Expr) and not e.free_symbols for e in (x, y)):
             decided = numerically(x, y)
             if decided is not None:
                 return decided
