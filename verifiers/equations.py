@@ -275,11 +275,8 @@ def _is_percent_itself(code: Code, other: Code) -> bool:
         return False
     is_result = len(code) == 2 and "%" not in other
     is_factor = all(b != "%" or a == 100 for a, b in pairwise(code))  # "3 / 12 * 100% = 25"
-    return (
-        is_result
-        or is_factor
-        or not any(op in side for side in (code, other) for op in ("*", "/", "^"))
-    )
+    is_sum = not any(op in side for side in (code, other) for op in ("*", "/", "^"))
+    return is_result or is_factor or (is_sum and not _mixes_percent(code))
 
 
 def _is_rounded(
@@ -293,7 +290,7 @@ def _is_rounded(
         digits = str(side.leading)
         last_place *= 10 ** (len(digits) - len(digits.rstrip("0")))
     code = [item if isinstance(item, str | Unit) else last_place for item in side.code]
-    place = abs(Fraction(evaluate(code, percent=percent, units=units) or 0))
+    place = abs(Fraction(evaluate(code, percent=percent, units=units) or last_place))
     distance = abs(Fraction(exact - value)) / place
     if distance != Fraction(1, 2):
         return distance < Fraction(1, 2)
@@ -324,9 +321,19 @@ def _is_doubtful(
         return True  # "2 + 3 = 5 + 4 = 9" works on from its first result
     return (
         any(map(_mixes_percent, (left.code, right.code)))
-        or ("%" in left.code and evaluate(left.code, percent=False) == evaluate(right.code))
+        or _is_percent_meant(left, right)
         or _is_truncated(left, right, exact)
         or _mixes_units(left, right, exact)
+    )
+
+
+def _is_percent_meant(left: Expression, right: Expression) -> bool:
+    """Whether the sides agree when `%` means nothing."""
+    if "%" not in left.code:
+        return False
+    value = evaluate(left.code, percent=False)
+    return value is not None and (
+        value == evaluate(right.code) or _is_truncated(left, right, value)
     )
 
 
