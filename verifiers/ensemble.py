@@ -33,7 +33,8 @@ class EnsembleVerifier:
         weights: exponent of every member, by name or in the order of the members; 1 for all when
             left out. An exponent above 1 makes a member's doubts count more.
         name: the name of the score column; `rule*prm` for members `rule` and `prm` when left out.
-        aggregation: how a chain's step scores become one number.
+        aggregation: how a chain's step scores become one number; the least by default, since a
+            member that judges each step by itself forgets a wrong step under `last`.
 
     Raises:
         ConfigurationError: no members, names that repeat, weights that do not fit the members, or
@@ -46,7 +47,7 @@ class EnsembleVerifier:
         weights: Mapping[str, float] | Sequence[float] | None = None,
         *,
         name: str | None = None,
-        aggregation: Aggregation = "last",
+        aggregation: Aggregation = "min",
     ) -> None:
         self.members = _by_name(members)
         self.weights = _weights_of(self.members, weights)
@@ -163,7 +164,8 @@ def _spec(
         reserved=tuple(dict.fromkeys(r for s in specs.values() for r in s.reserved)),
         num_parameters=_num_parameters(specs.values()),
         provenance={
-            "members": {n: {"weight": weights[n], **s.provenance} for n, s in specs.items()}
+            "members": {n: dict(s.provenance) for n, s in specs.items()},
+            "weights": weights,
         },
     )
 

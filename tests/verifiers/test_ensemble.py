@@ -143,10 +143,10 @@ def test_spec_holds_for_all_members() -> None:
             "b": Fixed(StepScores(), max_length=5, reserved=("<a>", "<b>"), num_parameters=0),
         },
         name="both",
-        aggregation="min",
+        aggregation="product",
     )
     spec = ensemble.spec
-    assert (spec.name, spec.aggregation, spec.max_length) == ("both", "min", 5)
+    assert (spec.name, spec.aggregation, spec.max_length) == ("both", "product", 5)
     assert (spec.reserved, spec.num_parameters) == (("<a>", "<b>"), 7)
     unequal = [Fixed(StepScores(), num_parameters=n) for n in (7, 8)]
     assert EnsembleVerifier(dict(zip("ab", unequal, strict=True))).spec.num_parameters is None

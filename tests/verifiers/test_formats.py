@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from stepsearch.search.contracts import ScoreFailure
 from stepsearch.search.errors import ConfigurationError, VerifierError
@@ -49,6 +50,13 @@ def test_shipped_formats_are_read_from_yaml(name: str) -> None:
         assert format.head == HeadFormat(num_outputs=2, activation="softmax", good=1)
 
 
+def test_a_hydra_node_is_a_mapping_too() -> None:
+    node = OmegaConf.create(LINE | {"reserved": ["<m>"], "mark_ids": [10]})
+    format = StepFormat.from_mapping(cast(Any, node))
+    assert format == StepFormat.from_mapping(LINE | {"reserved": ("<m>",), "mark_ids": (10,)})
+    assert (format.reserved, format.mark_ids) == (("<m>",), (10,))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -83,7 +91,7 @@ def test_a_missing_key_is_named() -> None:
 
 def test_ids_are_prompt_then_each_step_alone_with_its_mark() -> None:
     assert encode(["a b\n", "c\n"], 2) == EncodedChain(
-        [*PROMPT, *b"qa b\nc\n"], [2 + 1 + 3, 2 + 1 + 5], 0
+        [*PROMPT, *b"qa b\nc\n"], [2 + 1 + 3, 2 + 1 + 5], 3
     )
 
 
@@ -174,7 +182,4 @@ def test_positions_are_as_many_as_new_steps_and_a_prefix_stays_a_prefix(
     if num_new:
         assert whole.positions[-1] == len(whole.ids) - 1
     known = encode(texts[: len(texts) - num_new], 0)
-    if len(texts) > num_new:
-        assert known.ids == whole.ids[: whole.num_known]
-    else:
-        assert whole.num_known == 0
+    assert known.ids == whole.ids[: whole.num_known]

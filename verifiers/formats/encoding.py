@@ -22,7 +22,8 @@ class EncodedChain(NamedTuple):
     Attributes:
         ids: prompt and steps, up to the last position where a score is read.
         positions: where the scores of the newest steps are read, one a step, increasing.
-        num_known: leading ids that scoring the chain without its newest steps needs already.
+        num_known: leading ids that are the prompt, or that scoring the steps before the newest
+            ones needs already.
     """
 
     ids: list[int]
@@ -66,7 +67,7 @@ class ChainEncoder:
         if isinstance(prompt, ScoreFailure):
             return prompt
         ids = list(prompt)
-        ends = [0]
+        ends = [len(ids)]
         for number, text in enumerate(chain.texts, start=1):
             step = self._step(text)
             if isinstance(step, ScoreFailure):

@@ -58,7 +58,8 @@ class StepFormat:
         name: names the format in provenance and messages.
         prompt: `chat` renders the question as a user turn followed by the generation prompt;
             `plain` is the tokenizer's beginning-of-sequence id, if it has one, and the question.
-        system: the system turn of a chat prompt; None means no system turn at all.
+        system: the system turn of a chat prompt; None means no system turn at all, an empty one
+            whatever the template does by itself.
         template: chat template to use instead of the tokenizer's own.
         joiner: text between the question and the first step of a plain prompt, encoded together
             with the question.
