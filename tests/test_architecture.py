@@ -39,11 +39,13 @@ THIRD_PARTY = {
 }
 
 # The only modules that may import a model library when they are imported.
-MODEL_LIBRARIES = {"peft", "safetensors", "tokenizers", "torch", "transformers"}
+MODEL_LIBRARIES = {
+    *("huggingface_hub", "jinja2", "peft", "safetensors", "tokenizers", "torch", "transformers"),
+}
 RUNS_MODELS = {
     "policies": {
         *("adapters", "attention", "causal", "decode", "kv_slots", "loading", "model", "noise"),
-        *("packing", "prefill", "sampling", "text", "transformers", "worker"),
+        *("packing", "prefill", "prompt", "sampling", "text", "transformers", "worker"),
     },
     "verifiers": {"generative", "heads", "outcome", "training", "transformers"},
     "benchmarks": {"perf"},
@@ -55,6 +57,9 @@ ONLY_IN = {
     "math_verify": {"search.equality_worker"},
     "sympy": {"search.equality_worker"},
 }
+
+# Programs that measure other projects, each in an environment of its own.
+PEERS = "benchmarks.perf.peers."
 
 HEAVY = ("torch", "transformers", "vllm", "hydra", "omegaconf", "sympy", "math_verify")
 
@@ -98,6 +103,8 @@ def _modules() -> dict[str, tuple[Import, ...]]:
     for floor in FLOORS:
         for path in sorted((ROOT / floor).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            if name.startswith(PEERS):
+                continue
             if floor == "stepsearch" and name.split(".")[1] in FLOORS:
                 continue  # reached through a link
             name = name.removesuffix(".__init__")
