@@ -33,8 +33,6 @@ from stepsearch.verifiers.formats.encoding import ChainEncoder, EncodedChain
 from stepsearch.verifiers.formats.spec import StepFormat
 from stepsearch.verifiers.heads import read_head
 
-_WEIGHTS = "*.safetensors"
-
 
 class TransformersVerifier:
     """Scores every step with a head on the hidden state at the step's mark.
@@ -87,10 +85,11 @@ class TransformersVerifier:
             model, revision=revision, device=device, dtype=dtype, cache_bytes=cache_bytes
         )
         body = self._runner.model
-        commit = source.revision or getattr(body.config, "_commit_hash", None)
-        self._adapter = None if adapter is None else self._runner.load_adapter(Path(adapter))
+        folder = _folder(source)
+        weights = folder if adapter is None else Path(adapter).expanduser()
+        self._adapter = None if adapter is None else self._runner.load_adapter(weights)
         self._head = read_head(
-            _weights_folder(source, commit) if adapter is None else Path(adapter),
+            weights,
             self.format.head,
             body.shapes.hidden_size,
             body.device,
@@ -105,7 +104,7 @@ class TransformersVerifier:
             num_parameters=body.num_parameters,
             provenance={
                 "model": source.name,
-                "revision": commit,
+                "revision": None if source.is_local else folder.name,
                 "model_hash": model_hash(model),
                 "adapter": None if adapter is None else str(adapter),
                 "adapter_hash": self._adapter,
@@ -192,8 +191,10 @@ def _chain_encoder(
     return ChainEncoder(format, encode_plain if prompt is None else prompt.encode, encode_text)
 
 
-def _weights_folder(source: Source, revision: str | None) -> Path:
-    """Where the files of the very revision are that the body was loaded from."""
+def _folder(source: Source) -> Path:
+    """The model's folder; that of a hub model is named by its commit."""
     if source.is_local:
         return Path(source.location)
-    return Path(snapshot_download(source.location, revision=revision, allow_patterns=_WEIGHTS))
+    return Path(
+        snapshot_download(source.location, revision=source.revision, allow_patterns="*.safetensors")
+    )

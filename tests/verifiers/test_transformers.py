@@ -111,7 +111,7 @@ def setup(request: pytest.FixtureRequest) -> Setup:
     return found
 
 
-def fresh(setup: Setup, target: Path) -> Setup:
+def fresh(setup: Setup, target: Path, **changes: Any) -> Setup:
     """The same with a runner of its own, in which nothing is cached."""
     provenance = setup.verifier.spec.provenance
     shutil.copytree(provenance["model"], target / "copy")
@@ -120,6 +120,7 @@ def fresh(setup: Setup, target: Path) -> Setup:
         adapter=provenance["adapter"],
         format=setup.verifier.format,
         dtype="float32",
+        **changes,
     )
     return setup._replace(verifier=verifier)
 
@@ -190,6 +191,31 @@ def test_the_tokens_counted_beforehand_are_those_computed(setup: Setup, tmp_path
         counted += sum(setup.verifier.count_tokens(chain) for chain in chains)
         computed += sum(r.tokens or 0 for r in score(setup.verifier, *chains))
     assert computed == counted
+
+
+def test_scores_do_not_depend_on_the_cache(setup: Setup, tmp_path: Path) -> None:
+    setup = fresh(setup, tmp_path, cache_bytes=0)
+    tree = Tree(QUESTION)
+    for level in grow(tree, depth=3, width=2):
+        results = score(setup.verifier, *(tree.chain(n, num_new=1) for n in level))
+        for node, result in zip(level, results, strict=True):
+            expected = setup.oracle(QUESTION, tree.chain(node).texts)[-1]
+            assert result.values == pytest.approx((expected,), abs=1e-5)
+
+
+def test_the_score_may_be_read_before_the_mark(classifier_folder: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(classifier_folder)
+    model = AutoModelForTokenClassification.from_pretrained(classifier_folder).eval()
+    texts = ["12 - 3 = 9\n", "#### 9"]
+    ids, marks = trl_ids(tokenizer, QUESTION, texts)
+    length = len(tokenizer("\n\n", add_special_tokens=False)["input_ids"])
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([ids])).logits[0, [m - length for m in marks]]
+    verifier = TransformersVerifier(
+        model=classifier_folder, format=format_of("trl_prm", score_at="before_mark")
+    )
+    (result,) = score(verifier, chain_of(*texts))
+    assert result.values == pytest.approx(logits.softmax(dim=-1)[:, 1].tolist(), abs=1e-5)
 
 
 def test_several_new_steps_at_once_equal_one_by_one(setup: Setup) -> None:
