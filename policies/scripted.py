@@ -47,17 +47,15 @@ class ScriptedPolicy:
         return len(prompt.split())
 
     async def sample(
-        self, chain: Chain, seeds: Sequence[int], params: SamplingParams
+        self, chains: Sequence[Chain], seeds: Sequence[int], params: SamplingParams
     ) -> AsyncIterator[Sample]:
         """See `Policy.sample`."""
+        requests = list(zip(range(len(seeds)), chains, seeds, strict=True))
         if self._latency is None:
-            for index, seed in enumerate(seeds):
+            for index, chain, seed in requests:
                 yield Sample(index, self._continue(chain, seed, params), 0, 0)
             return
-        tasks = [
-            asyncio.ensure_future(self._wait(index, chain, seed, params))
-            for index, seed in enumerate(seeds)
-        ]
+        tasks = [asyncio.ensure_future(self._wait(*request, params)) for request in requests]
         try:
             for task in asyncio.as_completed(tasks):
                 yield await task

@@ -42,6 +42,8 @@ def after_thinking(text: str) -> str:
     What stands before the last closing `</think>`, or after an opening `<think>` that was never
     closed, is reasoning.
     """
+    if "<" not in text:
+        return text
     closing = list(_CLOSING_THINK.finditer(text))
     if closing:
         text = text[closing[-1].end() :]
@@ -69,7 +71,7 @@ def boxed(text: str) -> list[str]:
 
 def last_boxed(text: str) -> str | None:
     r"""Content of the last complete, non-empty `\boxed{}`."""
-    contents = boxed(text)
+    contents = boxed(text) if "box" in text else ()
     return contents[-1] if contents else None
 
 

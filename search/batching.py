@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class _Group(NamedTuple, Generic[T, R]):
+    items: list[T]
+    future: asyncio.Future[list[R | Exception]]
 
 
 class Batcher(Generic[T, R]):
@@ -20,7 +25,7 @@ class Batcher(Generic[T, R]):
 
     Args:
         call: takes a list of items, returns one result per item in the same order.
-        max_items: most items of one call; None means no limit.
+        max_items: a call takes groups until it has so many items; None means no limit.
         max_in_flight: most calls at once; None means no limit, for a backend that batches by
             itself.
     """
@@ -35,15 +40,18 @@ class Batcher(Generic[T, R]):
         self._call = call
         self._max_items = max_items
         self._max_in_flight = max_in_flight
-        self._waiting: deque[tuple[T, asyncio.Future[R]]] = deque()
+        self._waiting: deque[_Group[T, R]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._scheduled = False
 
-    def submit(self, item: T) -> asyncio.Future[R]:
-        """Queue an item; the future carries its result. A cancelled future drops the item."""
+    def submit(self, items: list[T]) -> asyncio.Future[list[R | Exception]]:
+        """Queue a group of items; the future carries one result, or what went wrong, per item.
+
+        A group stays together. Cancelling the future drops it while it waits.
+        """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[R] = loop.create_future()
-        self._waiting.append((item, future))
+        future: asyncio.Future[list[R | Exception]] = loop.create_future()
+        self._waiting.append(_Group(items, future))
         if not self._scheduled:
             self._scheduled = True
             loop.call_soon(self._flush)
@@ -52,12 +60,13 @@ class Batcher(Generic[T, R]):
     def _flush(self) -> None:
         self._scheduled = False
         while self._waiting and not self._is_full():
-            batch: list[tuple[T, asyncio.Future[R]]] = []
-            limit = self._max_items or len(self._waiting)
-            while self._waiting and len(batch) < limit:
-                entry = self._waiting.popleft()
-                if not entry[1].done():
-                    batch.append(entry)
+            batch: list[_Group[T, R]] = []
+            size = 0
+            while self._waiting and (self._max_items is None or size < self._max_items):
+                group = self._waiting.popleft()
+                if not group.future.done():
+                    batch.append(group)
+                    size += len(group.items)
             if batch:
                 task = asyncio.get_running_loop().create_task(self._run(batch))
                 self._tasks.add(task)
@@ -70,24 +79,29 @@ class Batcher(Generic[T, R]):
         self._tasks.discard(task)
         self._flush()
 
-    async def _run(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
+    async def _run(self, batch: list[_Group[T, R]]) -> None:
+        items = [item for group in batch for item in group.items]
         try:
-            results = await self._call([item for item, _ in batch])
-            if len(results) != len(batch):
-                raise RuntimeError(f"asked for {len(batch)} results, got {len(results)}")
-        except Exception as error:
-            await self._recover(batch, error)
+            results = await self._attempt(items)
         except asyncio.CancelledError:
-            for _, future in batch:
-                future.cancel()
+            for group in batch:
+                group.future.cancel()
             raise
-        else:
-            for (_, future), result in zip(batch, results, strict=True):
-                if not future.done():
-                    future.set_result(result)
+        start = 0
+        for group in batch:
+            stop = start + len(group.items)
+            if not group.future.done():
+                group.future.set_result(results[start:stop])
+            start = stop
 
-    async def _recover(self, batch: list[tuple[T, asyncio.Future[R]]], error: Exception) -> None:
-        if len(batch) > 1:
-            await asyncio.gather(*(self._run([entry]) for entry in batch if not entry[1].done()))
-        elif not batch[0][1].done():
-            batch[0][1].set_exception(error)
+    async def _attempt(self, items: list[T]) -> list[R | Exception]:
+        try:
+            results = await self._call(items)
+            if len(results) != len(items):
+                raise RuntimeError(f"asked for {len(items)} results, got {len(results)}")
+            return list(results)
+        except Exception as error:
+            if len(items) == 1:
+                return [error]
+        alone = await asyncio.gather(*(self._attempt([item]) for item in items))
+        return [result for [result] in alone]

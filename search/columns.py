@@ -13,7 +13,7 @@ from stepsearch.search.contracts import ScoreFailure
 from stepsearch.search.errors import TraceError
 from stepsearch.search.tree import Column, ScoreColumn, Tree
 
-_PLAIN_LENGTH = 4096
+_PLAIN_LENGTH = 256
 _ARRAYS = (
     "parent",
     "child_index",

@@ -59,14 +59,14 @@ class Sample(NamedTuple):
     """One finished continuation.
 
     Attributes:
-        seed_index: which of the seeds it belongs to, as a position in `seeds`.
+        request: which of the requests it answers, a position in `chains` and `seeds`.
         steps: the new steps, at least one; only the last may have a stop other than `step`.
         prompt_tokens: prefix tokens computed for it, None when the backend does not tell. What
             siblings share is counted once, at one of them.
         prompt_tokens_reused: prefix tokens taken from a cache.
     """
 
-    seed_index: int
+    request: int
     steps: tuple[Step, ...]
     prompt_tokens: int | None = None
     prompt_tokens_reused: int | None = None
@@ -106,9 +106,11 @@ class Policy(Protocol):
         ...
 
     def sample(
-        self, chain: Chain, seeds: Sequence[int], params: SamplingParams
+        self, chains: Sequence[Chain], seeds: Sequence[int], params: SamplingParams
     ) -> AsyncIterator[Sample]:
-        """Continue the chain once per seed; yield each continuation when it is finished.
+        """Continue `chains[i]` with `seeds[i]`; yield each continuation when it is finished.
+
+        Siblings carry the same `Chain` object, next to each other.
 
         Same seed, chain and parameters give the same steps, whatever else is in flight. Sampled
         ids are continued as they are, never re-tokenised. A chain that leaves no room in the

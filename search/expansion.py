@@ -9,60 +9,58 @@ whole allotment, the next child gets the rest.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
-from typing import NamedTuple
 
+from stepsearch.search.batching import Batcher
 from stepsearch.search.contracts import Policy, Sample, SamplingParams, StepScores
-from stepsearch.search.errors import PolicyError, StepsearchError
+from stepsearch.search.errors import PolicyError, StepsearchError, VerifierError
 from stepsearch.search.ledger import Ledger
-from stepsearch.search.tree import Chain, Tree
+from stepsearch.search.meter import Meter
+from stepsearch.search.tree import Chain
 
-
-class Request(NamedTuple):
-    """One child to be sampled."""
-
-    node: int
-    seed: int
+Scores = asyncio.Future[list[StepScores | Exception]]
 
 
 class Expansion:
     """A set of children that are sampled together.
 
     Args:
-        tree: the tree the children will be added to.
         policy: who samples them.
         ledger: the budget.
+        meter: counts what was spent.
         params: how to sample; `max_tokens` is the full allotment of one child.
-        requests: the children, in the order in which they will be added.
-        score: hands a chain to the verifier; None when nothing is scored on arrival.
+        chains: what is continued, one per child, in the order in which they will be added.
+        seeds: one per child.
+        batcher: takes chains to the verifier as they arrive; None when nothing is scored.
 
     Attributes:
-        samples: what arrived, by request; None for a request that was not sent.
-        scores: the scores under way, by request.
+        samples: what arrived, by child; None for a child that was not sent.
         cut: whether the budget did not reach for every child in full.
     """
 
     def __init__(
         self,
         *,
-        tree: Tree,
         policy: Policy,
         ledger: Ledger,
+        meter: Meter,
         params: SamplingParams,
-        requests: list[Request],
-        score: Callable[[Chain], asyncio.Future[StepScores]] | None,
+        chains: Sequence[Chain],
+        seeds: Sequence[int],
+        batcher: Batcher[Chain, StepScores] | None,
     ) -> None:
-        self._tree = tree
         self._policy = policy
         self._ledger = ledger
+        self._meter = meter
         self._params = params
-        self._requests = requests
-        self._score = score
+        self._chains = chains
+        self._seeds = seeds
+        self._batcher = batcher
         self._arrivals: list[asyncio.Future[None]] = []
-        self.samples: list[Sample | None] = [None] * len(requests)
-        self.scores: list[asyncio.Future[StepScores] | None] = [None] * len(requests)
+        self._unscored: list[int] = []
+        self._scoring: list[tuple[list[int], Scores]] = []
+        self.samples: list[Sample | None] = [None] * len(seeds)
         self.cut = False
 
     async def run(self) -> None:
@@ -71,18 +69,30 @@ class Expansion:
         Raises:
             PolicyError: the policy failed, or returned something else than it was asked for.
         """
-        count, size = len(self._requests), self._params.max_tokens
+        count, size = len(self._seeds), self._params.max_tokens
         if self._ledger.affordable(size) >= count:
             self._ledger.reserve(count, size)
-            await gather(self._sample(group, size) for group in self._groups(0, count))
-            for index in range(count):
-                self._settle(index, size)
+            await self._sample(0, count, size)
+            self._settle(0, count, size)
         else:
             await self._run_as_affordable()
 
+    async def scores(self) -> list[StepScores | None]:
+        """The scores of what arrived, by child.
+
+        Raises:
+            VerifierError: the verifier failed.
+        """
+        self._submit()
+        found: list[StepScores | None] = [None] * len(self.samples)
+        for indices, future in self._scoring:
+            for index, scores in zip(indices, await future, strict=True):
+                found[index] = unwrap(scores)
+        return found
+
     async def _run_as_affordable(self) -> None:
         loop = asyncio.get_running_loop()
-        self._arrivals = [loop.create_future() for _ in self._requests]
+        self._arrivals = [loop.create_future() for _ in self._seeds]
         tasks: list[asyncio.Task[None]] = []
         try:
             await self._admit(tasks)
@@ -92,7 +102,7 @@ class Expansion:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _admit(self, tasks: list[asyncio.Task[None]]) -> None:
-        full, total = self._params.max_tokens, len(self._requests)
+        full, total = self._params.max_tokens, len(self._seeds)
         sizes: list[int] = []
         settled = 0
         while settled < total:
@@ -106,80 +116,94 @@ class Expansion:
             if fits:
                 self._ledger.reserve(fits, size)
                 sizes.extend([size] * fits)
-                for group in self._groups(sent, sent + fits):
-                    tasks.append(asyncio.create_task(self._sample(group, size)))
+                tasks.append(asyncio.create_task(self._sample(sent, sent + fits, size)))
             else:
                 await self._arrivals[settled]
-                self._settle(settled, sizes[settled])
+                self._settle(settled, settled + 1, sizes[settled])
                 settled += 1
 
-    def _groups(self, start: int, stop: int) -> Iterable[list[int]]:
-        """Neighbouring requests for the same node are one call of the policy."""
-        requests = self._requests
-        for _, group in groupby(range(start, stop), key=lambda index: requests[index].node):
-            yield list(group)
-
-    async def _sample(self, group: list[int], size: int) -> None:
+    async def _sample(self, start: int, stop: int, size: int) -> None:
         try:
-            await self._collect(group, size)
+            await self._collect(start, stop, size)
         except Exception as error:
             known = isinstance(error, StepsearchError)
             failure = error if known else PolicyError(f"{type(error).__name__}: {error}")
-            for index in group:
-                if self._arrivals and not self._arrivals[index].done():
-                    self._arrivals[index].set_exception(failure)
-                    self._arrivals[index].exception()  # it may be that nobody waits for it
+            for arrival in self._arrivals[start:stop]:
+                if not arrival.done():
+                    arrival.set_exception(failure)
+                    arrival.exception()  # it may be that nobody waits for it
             raise failure from error
 
-    async def _collect(self, group: list[int], size: int) -> None:
-        node = self._requests[group[0]].node
+    async def _collect(self, start: int, stop: int, size: int) -> None:
         params = self._params
         if size != params.max_tokens:
             params = replace(params, max_tokens=size)
-        seeds = [self._requests[index].seed for index in group]
-        missing = len(group)
-        async for sample in self._policy.sample(self._tree.chain(node), seeds, params):
-            index = group[sample.seed_index]
-            if self.samples[index] is not None or not sample.steps:
-                raise PolicyError(
-                    f"the policy returned continuation {sample.seed_index} twice or empty"
-                )
+        chains, seeds = self._chains[start:stop], self._seeds[start:stop]
+        missing = stop - start
+        async for sample in self._policy.sample(chains, seeds, params):
+            index = start + sample.request
             steps = sample.steps
+            if self.samples[index] is not None or not steps:
+                raise PolicyError(
+                    f"the policy returned continuation {sample.request} twice or empty"
+                )
             if steps[-1].stop == "budget" and size == self._params.max_tokens:
                 # The whole allotment was there: the limit of a chain ended it, not the budget.
                 steps = (*steps[:-1], replace(steps[-1], stop="length"))
                 sample = sample._replace(steps=steps)
             self.samples[index] = sample
             missing -= 1
-            if self._score is not None:
-                self.scores[index] = self._score(Chain(self._tree, node, steps, len(steps)))
+            if self._batcher is not None:
+                self._queue(index)
             if self._arrivals:
                 self._arrivals[index].set_result(None)
         if missing:
             raise PolicyError(
-                f"the policy returned {len(group) - missing} of {len(group)} continuations"
+                f"the policy returned {stop - start - missing} of {stop - start} continuations"
             )
 
-    def _settle(self, index: int, size: int) -> None:
+    def _queue(self, index: int) -> None:
+        """Take a candidate to the verifier in this turn of the loop, with those beside it."""
+        if not self._unscored:
+            asyncio.get_running_loop().call_soon(self._submit)
+        self._unscored.append(index)
+
+    def _submit(self) -> None:
+        if self._unscored and self._batcher is not None:
+            indices, self._unscored = self._unscored, []
+            chains = [self.candidate(index) for index in indices]
+            self._scoring.append((indices, self._batcher.submit(chains)))
+
+    def candidate(self, index: int) -> Chain:
+        """The chain of a child that arrived; its new steps are not in the tree yet."""
         sample = self.samples[index]
         assert sample is not None
-        steps = sample.steps
-        tokens = steps[0].num_tokens if len(steps) == 1 else sum(s.num_tokens for s in steps)
-        if tokens > size:
-            raise PolicyError(
-                f"the policy generated {tokens} tokens where {size} were allowed (max_tokens)"
-            )
-        self._ledger.settle(size, tokens, steps[-1].stop == "eos")
+        chain = self._chains[index]
+        return Chain(chain.tree, chain.node, sample.steps, len(sample.steps))
+
+    def _settle(self, start: int, stop: int, size: int) -> None:
+        """Give back what children that were allotted `size` tokens did not use."""
+        total = finished = 0
+        settled: list[Sample] = []
+        for sample in self.samples[start:stop]:
+            assert sample is not None
+            steps = sample.steps
+            tokens = steps[0].num_tokens if len(steps) == 1 else sum(s.num_tokens for s in steps)
+            if tokens > size:
+                raise PolicyError(
+                    f"the policy generated {tokens} tokens where {size} were allowed (max_tokens)"
+                )
+            total += tokens
+            finished += steps[-1].stop == "eos"
+            settled.append(sample)
+        self._ledger.settle(size * len(settled) - total, len(settled) - finished)
+        self._meter.sampled(settled, total, finished)
 
 
-async def gather(awaitables: Iterable[Awaitable[None]]) -> None:
-    """Run concurrently; when one fails, cancel the others, wait for them and raise its error."""
-    tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
-    try:
-        for task in tasks:
-            await task
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
+def unwrap(scores: StepScores | Exception) -> StepScores:
+    """The scores, or the verifier's failure as an error of ours."""
+    if isinstance(scores, StepScores):
+        return scores
+    if isinstance(scores, StepsearchError):
+        raise scores
+    raise VerifierError(f"{type(scores).__name__}: {scores}") from scores

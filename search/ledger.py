@@ -58,11 +58,11 @@ class Ledger:
         self._flops -= count * max_tokens * self._policy_flops
         self._completions -= count
 
-    def settle(self, max_tokens: int, tokens: int, finished: bool) -> None:
-        """Give back what one reserved continuation did not use."""
-        self._policy_tokens += max_tokens - tokens
-        self._flops += (max_tokens - tokens) * self._policy_flops
-        self._completions += not finished
+    def settle(self, tokens: float, completions: int) -> None:
+        """Give back tokens and completions that were reserved and not used."""
+        self._policy_tokens += tokens
+        self._flops += tokens * self._policy_flops
+        self._completions += completions
 
     def pay_prompt(self, tokens: int) -> bool:
         """Pay for the prompt; False when that is not affordable."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from stepsearch.search.contracts import Sample, StepScores
 from stepsearch.search.types import Usage
@@ -29,21 +30,23 @@ class Meter:
         self.verifier_tokens: int | None = 0
         self.verifier_tokens_reused: int | None = 0
 
-    def sampled(self, sample: Sample) -> None:
-        """Count one continuation."""
-        self.policy_calls += 1
-        steps = sample.steps
-        for step in steps:
-            self.policy_tokens += step.num_tokens
-        self.completions += steps[-1].stop == "eos"
-        self.prompt_tokens = _add(self.prompt_tokens, sample.prompt_tokens)
-        self.prompt_tokens_reused = _add(self.prompt_tokens_reused, sample.prompt_tokens_reused)
+    def sampled(self, samples: Sequence[Sample], tokens: int, completions: int) -> None:
+        """Count continuations, of which the tokens and completions are known already."""
+        self.policy_calls += len(samples)
+        self.policy_tokens += tokens
+        self.completions += completions
+        self.prompt_tokens = _sum(self.prompt_tokens, [s.prompt_tokens for s in samples])
+        self.prompt_tokens_reused = _sum(
+            self.prompt_tokens_reused, [s.prompt_tokens_reused for s in samples]
+        )
 
-    def scored(self, scores: StepScores) -> None:
-        """Count one scored chain."""
-        self.verifier_calls += 1
-        self.verifier_tokens = _add(self.verifier_tokens, scores.tokens)
-        self.verifier_tokens_reused = _add(self.verifier_tokens_reused, scores.tokens_reused)
+    def scored(self, scores: Sequence[StepScores]) -> None:
+        """Count scored chains."""
+        self.verifier_calls += len(scores)
+        self.verifier_tokens = _sum(self.verifier_tokens, [s.tokens for s in scores])
+        self.verifier_tokens_reused = _sum(
+            self.verifier_tokens_reused, [s.tokens_reused for s in scores]
+        )
 
     def usage(self) -> Usage:
         """Everything spent so far."""
@@ -61,15 +64,17 @@ class Meter:
         )
 
     def _flops(self) -> float | None:
-        computed = _add(self.policy_tokens, self.prompt_tokens)
-        if computed is None or self._policy_flops is None:
+        if self.prompt_tokens is None or self._policy_flops is None:
             return None
+        policy = (self.policy_tokens + self.prompt_tokens) * self._policy_flops
         if not self.verifier_calls:
-            return computed * self._policy_flops
+            return policy
         if self.verifier_tokens is None or self._verifier_flops is None:
             return None
-        return computed * self._policy_flops + self.verifier_tokens * self._verifier_flops
+        return policy + self.verifier_tokens * self._verifier_flops
 
 
-def _add(total: int | None, amount: int | None) -> int | None:
-    return None if total is None or amount is None else total + amount
+def _sum(total: int | None, amounts: Sequence[int | None]) -> int | None:
+    if total is None or None in amounts:
+        return None
+    return total + sum(amounts)  # type: ignore[arg-type]

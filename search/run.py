@@ -20,6 +20,7 @@ from stepsearch.search.contracts import (
 from stepsearch.search.errors import ConfigurationError, PolicyError, VerifierError
 from stepsearch.search.ledger import Ledger
 from stepsearch.search.meter import Meter
+from stepsearch.search.scorebook import Scorebook
 from stepsearch.search.seeding import Seeder
 from stepsearch.search.select import Choice, Selection, candidates, choose
 from stepsearch.search.session import Session
@@ -78,10 +79,8 @@ class Run:
         session = Session(
             tree=tree,
             policy=settings.policy,
-            verifier=settings.verifier,
-            submit=None if batcher is None else batcher.submit,
+            scorebook=self._scorebook(tree, ledger, batcher),
             sampling=settings.sampling,
-            aggregation=settings.aggregation,
             ledger=ledger,
             seeder=Seeder(settings.seed, self._problem.id),
             meter=self.meter,
@@ -148,6 +147,14 @@ class Run:
                 )
             ledger.pay_scoring(tokens)
         return ledger
+
+    def _scorebook(
+        self, tree: Tree, ledger: Ledger, batcher: Batcher[Chain, StepScores] | None
+    ) -> Scorebook | None:
+        verifier = self._settings.verifier
+        if verifier is None or batcher is None:
+            return None
+        return Scorebook(tree, verifier, self._settings.aggregation, ledger, batcher, self.meter)
 
     def _steps(self, tree: Tree, choice: Choice) -> tuple[ScoredStep, ...]:
         if choice.candidate is None:

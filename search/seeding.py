@@ -7,35 +7,41 @@ strategies share their random numbers where they share a path.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
 
 from stepsearch.search.tree import Tree
 
-SEED_BITS = 64
-_pack_index = struct.Struct("<I").pack
-_unpack_seed = struct.Struct("<Q").unpack
+_pack = struct.Struct("<I").pack
+_SEEDS_PER_DIGEST = 8
+_unpack = struct.Struct(f"<{_SEEDS_PER_DIGEST}Q").unpack
 
 
 class Seeder:
     """Seeds of one problem in one run."""
 
     def __init__(self, run_seed: int, problem_id: str) -> None:
-        self._hash = blake2b(f"{run_seed}\x00{problem_id}\x00".encode(), digest_size=SEED_BITS // 8)
+        self._hash = blake2b(f"{run_seed}\x00{problem_id}\x00".encode(), digest_size=64)
 
-    def children(self, tree: Tree, node: int, indices: Sequence[int]) -> list[int]:
-        """64-bit seeds of the node's children with the given child indices."""
+    def children(self, tree: Tree, node: int, first: int, count: int) -> list[int]:
+        """64-bit seeds of the node's children with indices `first` to `first + count - 1`.
+
+        One digest serves eight neighbouring children: child `i` takes word `i % 8` of the digest
+        of the parent's path and `i // 8`.
+        """
         parent = self._hash.copy()
         for ancestor in tree.path(node):
-            parent.update(_pack_index(tree.child_index[ancestor]))
-        seeds = []
-        for index in indices:
+            parent.update(_pack(tree.child_index[ancestor]))
+        start = first // _SEEDS_PER_DIGEST
+        stop = (first + count - 1) // _SEEDS_PER_DIGEST + 1
+        seeds: list[int] = []
+        for block in range(start, stop):
             child = parent.copy()
-            child.update(_pack_index(index))
-            seeds.append(_unpack_seed(child.digest())[0])
-        return seeds
+            child.update(b"children" + _pack(block))
+            seeds.extend(_unpack(child.digest()))
+        offset = first - start * _SEEDS_PER_DIGEST
+        return seeds[offset : offset + count]
 
     def generator(self) -> np.random.Generator:
         """The strategy's own random generator, for decisions such as resampling."""

@@ -40,12 +40,11 @@ def candidates(
 ) -> tuple[Candidate, ...]:
     """Finished chains, and chains that were cut but from which an answer can be extracted."""
     found = []
-    for node in range(1, len(tree)):
-        if tree.is_terminal(node):
-            stop = tree.stop(node)
-            answer = task.extract(tree.chain(node).text)
-            if stop == "eos" or answer is not None:
-                found.append(Candidate(node=node, answer=answer, score=value(node), stop=stop))
+    for node in tree.terminals():
+        stop = tree.stop(node)
+        answer = task.extract(tree.chain(node).text)
+        if stop == "eos" or answer is not None:
+            found.append(Candidate(node=node, answer=answer, score=value(node), stop=stop))
     return tuple(found)
 
 

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from array import array
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
-from stepsearch.search.aggregate import chain_value, extend
-from stepsearch.search.contracts import (
-    Aggregation,
-    Policy,
-    Sample,
-    SamplingParams,
-    ScoreFailure,
-    StepScores,
-    Verifier,
-)
-from stepsearch.search.errors import StepsearchError, VerifierError
-from stepsearch.search.expansion import Expansion, Request
+from stepsearch.search.contracts import Policy, Sample, SamplingParams, StepScores
+from stepsearch.search.expansion import Expansion
 from stepsearch.search.ledger import Ledger
 from stepsearch.search.meter import Meter
-from stepsearch.search.scores import checked
+from stepsearch.search.scorebook import Scorebook
 from stepsearch.search.seeding import Seeder
-from stepsearch.search.tree import FAILED, ROOT, UNSCORED, Chain, Tree
-from stepsearch.search.types import SolutionStop
+from stepsearch.search.tree import NO_NODE, Chain, Tree
+from stepsearch.search.types import SolutionStop, Step
 
 T = TypeVar("T")
 
@@ -47,10 +36,8 @@ class Session:
         *,
         tree: Tree,
         policy: Policy,
-        verifier: Verifier | None,
-        submit: Callable[[Chain], asyncio.Future[StepScores]] | None,
+        scorebook: Scorebook | None,
         sampling: SamplingParams,
-        aggregation: Aggregation,
         ledger: Ledger,
         seeder: Seeder,
         meter: Meter,
@@ -58,17 +45,14 @@ class Session:
         self.tree = tree
         self.rng = seeder.generator()
         self.stop: SolutionStop = "done"
-        self.sampling = sampling
-        self.aggregation = aggregation
+        self.stopped_by_budget = False
+        self.scoring_failed = False
         self._policy = policy
-        self._verifier = verifier
-        self._submit = submit
+        self._scorebook = scorebook
+        self._sampling = sampling
         self._ledger = ledger
         self._seeder = seeder
         self._meter = meter
-        self.stopped_by_budget = False
-        self.scoring_failed = False
-        self._values = array("d", [math.nan]) * len(tree)
         self._next_child: dict[int, int] = {}
         self._last_turn: asyncio.Future[None] | None = None
 
@@ -85,7 +69,9 @@ class Session:
 
     def value(self, node: int) -> float | None:
         """The aggregated score of the chain that ends in `node`; None when it has none."""
-        value = self._values[node]
+        if self._scorebook is None:
+            return None
+        value = self._scorebook.values[node]
         return None if math.isnan(value) else value
 
     async def gather(self, *searches: Coroutine[Any, Any, T]) -> list[T]:
@@ -126,7 +112,7 @@ class Session:
             PolicyError, VerifierError: the backend failed for good.
         """
         params = self._params(until, max_steps, temperature)
-        return await self._grow(nodes, n, params, score=True)
+        return await self._grow(nodes, n, params, self._scorebook)
 
     async def sample(
         self,
@@ -139,33 +125,27 @@ class Session:
     ) -> list[list[int]]:
         """Like `expand`, but nothing is scored."""
         params = self._params(until, max_steps, temperature)
-        return await self._grow(nodes, n, params, score=False)
+        return await self._grow(nodes, n, params, None)
 
     async def score(self, nodes: Sequence[int]) -> None:
-        """Score the chains that end in `nodes`; their steps that have no score get one."""
-        if self._verifier is None or self._submit is None:
+        """Score the chains that end in `nodes`: their newest steps that were never scored."""
+        book = self._scorebook
+        if book is None:
             return
-        chains = [self.tree.chain(node, num_new=self._num_unscored(node)) for node in nodes]
-        pending = [self._score_now(chain) for chain in chains]
-        for node, future in zip(nodes, pending, strict=True):
-            new = self.tree.path(node)[-max(1, self._num_unscored(node)) :]
-            scores = await self._arrival(future)
-            assert scores is not None
-            self._record(node, new, scores)
-
-    @staticmethod
-    async def _arrival(future: asyncio.Future[StepScores] | None) -> StepScores | None:
-        try:
-            return None if future is None else await future
-        except StepsearchError:
-            raise
-        except Exception as error:
-            raise VerifierError(f"{type(error).__name__}: {error}") from error
+        news = [book.unscored(node) for node in nodes]
+        chains = [
+            self.tree.chain(node, num_new=len(new))
+            for node, new in zip(nodes, news, strict=True)
+            if new
+        ]
+        scores = await book.score(chains)
+        book.enter([new for new in news if new], scores)
+        self.stopped_by_budget |= book.refused
 
     def _params(
         self, until: Literal["step", "end"], max_steps: int | None, temperature: float | None
     ) -> SamplingParams:
-        base = self.sampling
+        base = self._sampling
         return replace(
             base,
             until=until,
@@ -175,133 +155,95 @@ class Session:
         )
 
     async def _grow(
-        self, nodes: Sequence[int], n: int, params: SamplingParams, *, score: bool
+        self,
+        nodes: Sequence[int],
+        n: int,
+        params: SamplingParams,
+        book: Scorebook | None,
     ) -> list[list[int]]:
+        chains, seeds = self._requests(nodes, n)
+        at_once = book is not None and not self._ledger.limits_verifier
         expansion = Expansion(
-            tree=self.tree,
             policy=self._policy,
             ledger=self._ledger,
+            meter=self._meter,
             params=params,
-            requests=self._requests(nodes, n),
-            score=self._submit if score and not self._ledger.limits_verifier else None,
+            chains=chains,
+            seeds=seeds,
+            batcher=book.batcher if book is not None and at_once else None,
         )
         previous, turn = self._last_turn, asyncio.get_running_loop().create_future()
         self._last_turn = turn
         try:
             await expansion.run()
-            if score and self._submit is not None and self._ledger.limits_verifier:
-                self._score_in_order(expansion, nodes, n)
-            scores = [await self._arrival(future) for future in expansion.scores]
+            if book is None or at_once:
+                scores = await expansion.scores()
+            else:
+                scores = await self._score_in_order(expansion, book)
             if previous is not None:
                 await previous
-            self.stopped_by_budget |= expansion.cut
-            added = [
-                None if sample is None else self._add(nodes[index // n], sample, scores[index])
-                for index, sample in enumerate(expansion.samples)
-            ]
+            ends = self._add(chains, expansion.samples, scores)
         finally:
             turn.set_result(None)
-        self.scoring_failed = self._all_failed([n for n in added if n is not None])
+        self.stopped_by_budget |= expansion.cut or (book is not None and book.refused)
+        if book is not None:
+            self.scoring_failed = book.failed([node for node in ends if node >= 0])
         return [
-            [node for node in added[start : start + n] if node is not None]
-            for start in range(0, len(added), n)
+            [node for node in ends[start : start + n] if node >= 0]
+            for start in range(0, len(ends), n)
         ]
 
-    def _requests(self, nodes: Sequence[int], n: int) -> list[Request]:
-        requests: list[Request] = []
+    def _requests(self, nodes: Sequence[int], n: int) -> tuple[list[Chain], list[int]]:
+        """A chain and a seed per child."""
+        tree, chains, seeds = self.tree, [], []
         for node in nodes:
-            if self.tree.is_terminal(node):
-                raise ValueError(
-                    f"node {node} ended by {self.tree.stop(node)}; it has no successors"
-                )
+            if tree.is_terminal(node):
+                raise ValueError(f"node {node} ended by {tree.stop(node)}; it has no successors")
             first = self._next_child.get(node, -1)
             if first < 0:
-                first = self.tree.num_children(node)
+                first = tree.num_children(node)
             self._next_child[node] = first + n
-            seeds = self._seeder.children(self.tree, node, range(first, first + n))
-            requests.extend(Request(node, seed) for seed in seeds)
-        return requests
+            chains.extend([Chain(tree, node)] * n)
+            seeds.extend(self._seeder.children(tree, node, first, n))
+        return chains, seeds
 
-    def _score_in_order(self, expansion: Expansion, nodes: Sequence[int], n: int) -> None:
-        for index, sample in enumerate(expansion.samples):
-            if sample is not None:
-                chain = Chain(self.tree, nodes[index // n], sample.steps, len(sample.steps))
-                expansion.scores[index] = self._score_now(chain)
+    async def _score_in_order(
+        self, expansion: Expansion, book: Scorebook
+    ) -> list[StepScores | None]:
+        """Score only when all are there, so that the budget admits the same ones every time."""
+        sent = [index for index, sample in enumerate(expansion.samples) if sample is not None]
+        results = await book.score([expansion.candidate(index) for index in sent])
+        scores: list[StepScores | None] = [None] * len(expansion.samples)
+        for index, scored in zip(sent, results, strict=True):
+            scores[index] = scored
+        return scores
 
-    def _score_now(self, chain: Chain) -> asyncio.Future[StepScores]:
-        """Hand a chain to the verifier when the budget allows."""
-        assert self._verifier is not None
-        assert self._submit is not None
-        if self._ledger.limits_verifier:
-            tokens = self._verifier.count_tokens(chain)
-            if tokens is None or not self._ledger.pay_scoring(tokens):
-                self.stopped_by_budget = True
-                refused = asyncio.get_running_loop().create_future()
-                failure = ScoreFailure("budget", "the budget does not reach for scoring this chain")
-                refused.set_result(StepScores(failure=failure))
-                return refused
-        return self._submit(chain)
-
-    def _add(self, parent: int, sample: Sample, scores: StepScores | None) -> int:
-        """Add a continuation below `parent`; returns its last node."""
-        node, new = parent, []
-        for step in sample.steps:
-            node = self.tree.add(node, step)
-            self._values.append(math.nan)
-            new.append(node)
-        self._meter.sampled(sample)
-        if scores is not None:
-            self._record(node, new, scores)
-        return node
-
-    def _all_failed(self, nodes: Sequence[int]) -> bool:
-        """Whether scoring failed for every node."""
-        if self._verifier is None or not nodes:
-            return False
-        status = self.tree.score_column(self._verifier.spec.name).status
-        return all(status[node] == FAILED for node in nodes)
-
-    def _num_unscored(self, node: int) -> int:
-        assert self._verifier is not None
-        column = self.tree.score_column(self._verifier.spec.name)
-        count = 0
-        while node != ROOT and column.status[node] == UNSCORED:
-            count, node = count + 1, self.tree.parent[node]
-        return count
-
-    def _record(self, node: int, new: Sequence[int], scores: StepScores) -> None:
-        """Enter what the verifier said about the chain that ends in `node`."""
-        assert self._verifier is not None
-        spec = self._verifier.spec
-        self._meter.scored(scores)
-        scores = checked(scores, spec, num_steps=self.tree.depth[node], num_new=len(new))
-        column = self.tree.score_column(spec.name)
-        if scores.failure is not None:
-            for step in new:
-                column.fail(step, scores.failure)
-            return
-        self._fill(spec.name, new, scores.values)
-        for name, values in scores.parts.items():
-            self._fill(name, new, values)
-        if scores.notes:
-            for step, note in zip(new[::-1], scores.notes[::-1], strict=False):
-                column.notes[step] = note
-        if not spec.incremental:
-            column.per_leaf[node] = scores.values
-        for step in new:
-            self._values[step] = self._fold(step, column[step])
-
-    def _fill(self, name: str, new: Sequence[int], values: Sequence[float]) -> None:
-        column = self.tree.score_column(name)
-        for step, value in zip(new[::-1], values[::-1], strict=False):
-            column.set(step, value)
-
-    def _fold(self, node: int, score: float | None) -> float:
-        assert self._verifier is not None
-        spec, parent = self._verifier.spec, self.tree.parent[node]
-        if score is not None and spec.incremental and spec.kind == "step":
-            depth, before = self.tree.depth[parent], self._values[parent]
-            if depth == 0 or not math.isnan(before):
-                return extend(self.aggregation, before, depth, score)
-        value = chain_value(self.tree, node, spec.name, self.aggregation)
-        return math.nan if value is None else value
+    def _add(
+        self,
+        chains: Sequence[Chain],
+        samples: Sequence[Sample | None],
+        scores: Sequence[StepScores | None],
+    ) -> list[int]:
+        """Add continuations in order; the last node of each, `NO_NODE` for one that is missing."""
+        parents: list[int] = []
+        steps: list[Step] = []
+        ends: list[int] = []
+        first = len(self.tree)
+        for chain, sample in zip(chains, samples, strict=True):
+            if sample is None:
+                ends.append(NO_NODE)
+                continue
+            parents.append(chain.node)
+            parents.extend(range(first + len(steps), first + len(steps) + len(sample.steps) - 1))
+            steps.extend(sample.steps)
+            ends.append(first + len(steps) - 1)
+        self.tree.extend(parents, steps)
+        if self._scorebook is not None:
+            self._scorebook.grow()
+            news = [
+                range(end - len(sample.steps) + 1, end + 1)
+                for end, sample in zip(ends, samples, strict=True)
+                if sample is not None
+            ]
+            self._scorebook.enter(news, [s for s in scores if s is not None])
+        return ends

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from stepsearch.search.contracts import ScoreFailure
@@ -19,6 +19,8 @@ NO_NODE = -1
 UNSCORED, SCORED, FAILED = 0, 1, 2
 STOP_CODES: dict[Stop, int] = {stop: code for code, stop in enumerate(STOPS)}
 _CONTINUABLE = STOP_CODES["step"]
+_NANS = array("d", [math.nan])
+_UNSCORED = array("b", [UNSCORED])
 
 
 class ScoreColumn:
@@ -108,26 +110,38 @@ class Tree:
 
     def add(self, parent: int, step: Step) -> int:
         """Append a step under `parent` and return its node id."""
-        node = len(self.parent)
-        previous = self.last_child[parent]
-        self.parent.append(parent)
-        self.prev_sibling.append(previous)
-        self.child_index.append(0 if previous < 0 else self.child_index[previous] + 1)
-        self.last_child[parent] = node
-        self.last_child.append(NO_NODE)
-        self.depth.append(self.depth[parent] + 1)
-        self.tokens.extend(step.token_ids)
-        self.offset.append(len(self.tokens))
-        self.num_tokens.append(step.num_tokens)
-        self.stop_code.append(STOP_CODES[step.stop])
-        self.logprob.append(math.nan if step.logprob is None else step.logprob)
-        self.texts.append(step.text)
+        self.extend((parent,), (step,))
+        return len(self) - 1
+
+    def extend(self, parents: Sequence[int], steps: Sequence[Step]) -> None:
+        """Append steps; `parents[i]` may be a node that `steps[j]` with j < i becomes."""
+        first = len(self)
+        self.parent.extend(parents)
+        self._link(first, parents)
+        tokens, offset, stop_code = self.tokens, self.offset, self.stop_code
+        for step in steps:
+            tokens.extend(step.token_ids)
+            offset.append(len(tokens))
+            stop_code.append(STOP_CODES[step.stop])
+        self.num_tokens.extend([step.num_tokens for step in steps])
+        self.logprob.extend([math.nan if s.logprob is None else s.logprob for s in steps])
+        self.texts.extend([step.text for step in steps])
         for column in self.scores.values():
-            column.values.append(math.nan)
-            column.status.append(UNSCORED)
+            column.values.extend(_NANS * len(steps))
+            column.status.extend(_UNSCORED * len(steps))
         for data, default in self.columns.values():
-            data.append(default)  # type: ignore[arg-type]
-        return node
+            data.extend([default] * len(steps))  # type: ignore[list-item]
+
+    def _link(self, first: int, parents: Sequence[int]) -> None:
+        last_child, prev_sibling = self.last_child, self.prev_sibling
+        child_index, depth = self.child_index, self.depth
+        for node, parent in enumerate(parents, first):
+            previous = last_child[parent]
+            prev_sibling.append(previous)
+            child_index.append(0 if previous < 0 else child_index[previous] + 1)
+            last_child[parent] = node
+            last_child.append(NO_NODE)
+            depth.append(depth[parent] + 1)
 
     def score_column(self, name: str) -> ScoreColumn:
         """The score column of a verifier, made when it does not exist yet."""
@@ -177,6 +191,10 @@ class Tree:
     def is_terminal(self, node: int) -> bool:
         """Whether the chain that ends here cannot go on."""
         return self.stop_code[node] != _CONTINUABLE
+
+    def terminals(self) -> list[int]:
+        """Nodes whose chains cannot go on, in the order they were added."""
+        return [n for n, code in enumerate(self.stop_code) if code != _CONTINUABLE]
 
     def token_ids(self, node: int) -> array[int]:
         """Ids of the node's own step."""

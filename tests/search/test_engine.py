@@ -150,8 +150,8 @@ def test_a_failing_verifier_fails_only_its_chain() -> None:
 class ShortPolicy(ScriptedPolicy):
     """Ignores how many continuations are asked for."""
 
-    async def sample(self, chain, seeds, params):
-        async for sample in super().sample(chain, seeds[:1], params):
+    async def sample(self, chains, seeds, params):
+        async for sample in super().sample(chains[:1], seeds[:1], params):
             yield sample
 
 

@@ -1,0 +1,1 @@
+"""Performance measurements: each is a script that prints a table of ratios in one run."""

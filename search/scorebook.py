@@ -1,0 +1,141 @@
+"""Scorebook: takes chains to the verifier and enters what it says into the tree."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+
+from stepsearch.search.aggregate import chain_value, extend
+from stepsearch.search.batching import Batcher
+from stepsearch.search.contracts import Aggregation, ScoreFailure, StepScores, Verifier
+from stepsearch.search.expansion import unwrap
+from stepsearch.search.ledger import Ledger
+from stepsearch.search.meter import Meter
+from stepsearch.search.scores import checked
+from stepsearch.search.tree import FAILED, ROOT, SCORED, UNSCORED, Chain, Tree
+
+_NAN = array("d", [math.nan])
+_REFUSED = ScoreFailure("budget", "the budget does not reach for scoring this chain")
+
+
+class Scorebook:
+    """The scores of one search.
+
+    Attributes:
+        values: the aggregated score of the chain that ends in each node, NaN when it has none.
+        refused: whether the budget did not reach for scoring something.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        verifier: Verifier,
+        aggregation: Aggregation,
+        ledger: Ledger,
+        batcher: Batcher[Chain, StepScores],
+        meter: Meter,
+    ) -> None:
+        self._tree = tree
+        self._verifier = verifier
+        self._spec = verifier.spec
+        self._aggregation = aggregation
+        self._ledger = ledger
+        self._meter = meter
+        self._column = tree.score_column(self._spec.name)
+        self._folds = self._spec.incremental and self._spec.kind == "step"
+        self._low = {"probability": 0.0, "signed": -1.0, "unbounded": -1e300}[self._spec.range]
+        self._high = {"probability": 1.0, "signed": 1.0, "unbounded": 1e300}[self._spec.range]
+        self.batcher = batcher
+        self.values = _NAN * len(tree)
+        self.refused = False
+
+    async def score(self, chains: Sequence[Chain]) -> list[StepScores]:
+        """Ask the verifier, in the order of the chains, for as many as the budget allows.
+
+        Raises:
+            VerifierError: the verifier failed.
+        """
+        found = [StepScores(failure=_REFUSED)] * len(chains)
+        allowed = [index for index, chain in enumerate(chains) if self._pay(chain)]
+        if allowed:
+            results = await self.batcher.submit([chains[index] for index in allowed])
+            for index, scores in zip(allowed, results, strict=True):
+                found[index] = unwrap(scores)
+        return found
+
+    def _pay(self, chain: Chain) -> bool:
+        if not self._ledger.limits_verifier:
+            return True
+        tokens = self._verifier.count_tokens(chain)
+        paid = tokens is not None and self._ledger.pay_scoring(tokens)
+        self.refused |= not paid
+        return paid
+
+    def unscored(self, node: int) -> list[int]:
+        """The newest nodes of the chain that ends in `node` that were never scored."""
+        found = []
+        while node != ROOT and self._column.status[node] == UNSCORED:
+            found.append(node)
+            node = self._tree.parent[node]
+        return found[::-1]
+
+    def failed(self, nodes: Sequence[int]) -> bool:
+        """Whether there are nodes and scoring failed for all of them."""
+        status = self._column.status
+        return bool(nodes) and all(status[node] == FAILED for node in nodes)
+
+    def grow(self) -> None:
+        """Make room for nodes that were added to the tree."""
+        self.values.extend(_NAN * (len(self._tree) - len(self.values)))
+
+    def enter(self, news: Sequence[Sequence[int]], scores: Sequence[StepScores]) -> None:
+        """Enter the scores of chains whose newest steps are `news[i]`; nothing without scores."""
+        if not scores:
+            return
+        self._meter.scored(scores)
+        low, high, folds = self._low, self._high, self._folds
+        for new, scored in zip(news, scores, strict=True):
+            values = scored.values
+            if (
+                len(new) == 1 == len(values)
+                and folds
+                and low <= values[0] <= high
+                and not (scored.failure or scored.notes or scored.parts)
+            ):
+                # The common case on the shortest path; `_enter_checked` comes to the same.
+                node = new[0]
+                self._column.values[node] = values[0]
+                self._column.status[node] = SCORED
+                self.values[node] = self._fold(node, values[0])
+            else:
+                self._enter_checked(new, scored)
+
+    def _enter_checked(self, new: Sequence[int], scores: StepScores) -> None:
+        spec, column, end = self._spec, self._column, new[-1]
+        scores = checked(scores, spec, num_steps=self._tree.depth[end], num_new=len(new))
+        if scores.failure is not None:
+            for node in new:
+                column.fail(node, scores.failure)
+            return
+        for name, values in {spec.name: scores.values, **scores.parts}.items():
+            part = self._tree.score_column(name)
+            for node, value in zip(new[::-1], values[::-1], strict=False):
+                part.set(node, value)
+        for node, note in zip(new[::-1], scores.notes[::-1], strict=False):
+            if note:
+                column.notes[node] = note
+        if not spec.incremental:
+            column.per_leaf[end] = scores.values
+        for node in new:
+            self.values[node] = self._fold(node, column[node])
+
+    def _fold(self, node: int, score: float | None) -> float:
+        """The value of a node, from its parent's where the aggregation allows."""
+        if score is not None and self._folds:
+            parent = self._tree.parent[node]
+            depth, before = self._tree.depth[parent], self.values[parent]
+            if depth == 0 or before == before:  # not NaN
+                return extend(self._aggregation, before, depth, score)
+        value = chain_value(self._tree, node, self._spec.name, self._aggregation)
+        return math.nan if value is None else value

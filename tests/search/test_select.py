@@ -1,0 +1,97 @@
+"""Choosing among finished chains."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepsearch.search.select import SELECTIONS, candidates, choose, cluster
+from stepsearch.search.task import MathTask
+from stepsearch.search.tree import ROOT, Tree
+from stepsearch.search.types import Candidate, Step
+
+
+def c(node: int, answer: str | None, score: float | None, stop: str = "eos") -> Candidate:
+    return Candidate(node=node, answer=answer, score=score, stop=stop)
+
+
+def same(a: str, b: str) -> bool:
+    return a == b
+
+
+def test_best_takes_the_highest_value() -> None:
+    found = [c(1, "1", 0.3), c(2, "2", 0.9), c(3, "1", 0.8)]
+    choice = choose(found, "best", same)
+    assert (choice.candidate, choice.score) == (found[1], 0.9)
+
+
+def test_weighted_adds_up_and_majority_counts() -> None:
+    found = [c(1, "1", 0.3), c(2, "2", 0.9), c(3, "1", 0.4), c(4, "1", 0.1)]
+    weighted = choose(found, "weighted", same)
+    assert (weighted.candidate, weighted.score) == (found[1], pytest.approx(0.9 / 1.7))
+    majority = choose(found, "majority", same)
+    assert (majority.candidate, majority.score) == (found[2], 0.75)
+
+
+@pytest.mark.parametrize("by", SELECTIONS)
+def test_chains_without_an_answer_do_not_vote(by) -> None:
+    silent = [c(n, None, 0.99) for n in range(1, 6)]
+    found = [*silent, c(6, "7", 0.2)]
+    choice = choose(found, by, same)
+    assert choice.candidate == found[5]
+    assert choose(silent, by, same).candidate.answer is None
+    assert choose(silent, by, same).score is None
+    assert choose([], by, same) == (None, None)
+
+
+@pytest.mark.parametrize("by", ["best", "weighted"])
+def test_a_failed_score_is_never_selected(by) -> None:
+    found = [c(1, "1", None), c(2, "1", None), c(3, "2", 0.0)]
+    assert choose(found, by, same).candidate == found[2]
+
+
+def test_ties_go_to_the_better_member_then_to_the_earlier_chain() -> None:
+    found = [c(1, "1", 0.3), c(2, "2", 0.4), c(3, "1", 0.3), c(4, "2", 0.2)]
+    assert choose(found, "majority", same).candidate == found[1]
+    equal = [c(1, "1", 0.5), c(2, "2", 0.5)]
+    for by in SELECTIONS:
+        assert choose(equal, by, same).candidate == equal[0]
+
+
+@given(st.permutations(list(range(6))))
+def test_the_order_of_candidates_does_not_matter_but_for_ties(order) -> None:
+    found = [c(n + 1, str(n % 3), 0.1 * (n + 1)) for n in range(6)]
+    shuffled = [found[i] for i in order]
+    for by in SELECTIONS:
+        assert choose(shuffled, by, same) == pytest.approx(choose(found, by, same))
+
+
+def test_undecided_is_not_equal_and_groups_compare_with_their_first_member() -> None:
+    asked = []
+
+    def equal(a: str, b: str) -> bool | None:
+        asked.append((a, b))
+        return None if "?" in b else a.lower() == b.lower()
+
+    groups = cluster([c(1, "a", 0.1), c(2, "A", 0.1), c(3, "?", 0.1), c(4, "A", 0.1)], equal)
+    assert [[m.node for m in g] for g in groups] == [[1, 2, 4], [3]]
+    assert asked == [("a", "A"), ("a", "?")]
+
+
+def test_one_zero_weight_answer_is_still_the_answer() -> None:
+    choice = choose([c(1, "1", 0.0)], "weighted", same)
+    assert (choice.candidate.answer, choice.score) == ("1", 0.0)
+
+
+def test_only_finished_chains_and_cut_ones_with_an_answer_are_candidates() -> None:
+    tree = Tree("q")
+    tree.add(ROOT, Step(text="#### 1", stop="eos"))
+    tree.add(ROOT, Step(text="no answer", stop="eos"))
+    tree.add(ROOT, Step(text="#### 2", stop="length"))
+    tree.add(ROOT, Step(text="cut in the midd", stop="budget"))
+    tree.add(ROOT, Step(text="#### 3\n", stop="step"))
+    found = candidates(tree, MathTask(), lambda node: None)
+    assert [(f.node, f.answer, f.stop) for f in found] == [
+        (1, "1", "eos"),
+        (2, None, "eos"),
+        (3, "2", "length"),
+    ]
