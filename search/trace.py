@@ -167,11 +167,9 @@ def read(path: str | Path) -> Iterator[Trace]:
     Raises:
         TraceError: the file does not exist, or holds something else than traces.
     """
-    try:
-        file = Path(path).open("rb")
-    except OSError as error:
-        raise TraceError(f"cannot read the traces in {str(path)!r}: {error.strerror}") from error
-    with file:
+    if not Path(path).is_file():
+        raise TraceError(f"cannot read the traces in {str(path)!r}: there is no such file")
+    with Path(path).open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue

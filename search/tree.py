@@ -43,12 +43,14 @@ class ScoreColumn:
         self.per_leaf: dict[int, tuple[float, ...]] = {}
 
     def set(self, node: int, value: float, note: str = "") -> None:
+        """Enter a score."""
         self.values[node] = value
         self.status[node] = SCORED
         if note:
             self.notes[node] = note
 
     def fail(self, node: int, failure: ScoreFailure) -> None:
+        """Enter why there is no score."""
         self.status[node] = FAILED
         self.failures[node] = failure
 

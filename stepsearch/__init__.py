@@ -65,7 +65,7 @@ _HOME = {
     "stepsearch.search.types": ("Budget", "Problem", "Solution", "Step", "Usage"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
-__all__ = sorted(_MODULE)  # noqa: PLE0605
+__all__ = sorted(_MODULE)
 
 
 def __getattr__(name: str) -> Any:

@@ -133,7 +133,7 @@ def test_lookahead_ranks_by_the_end_of_the_rollout_and_is_charged() -> None:
     assert short.answer == "1."
     assert far.answer == "2."
     assert far.usage.policy_tokens > short.usage.policy_tokens
-    first = [n for n in far.tree.children(0)]
+    first = far.tree.children(0)
     assert all(far.tree.num_children(n) >= 1 for n in first), "every candidate was rolled out"
 
 

@@ -13,13 +13,10 @@ from support.clock import run_virtual
 from support.worlds import engine, fingerprint, fraction, hash_verifier, latency, random_policy
 
 from stepsearch import (
-    Budget,
     Chain,
     ConfigurationError,
-    PolicyError,
     Problem,
     StepScores,
-    VerifierError,
 )
 from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
 from stepsearch.search.strategies.beam import Beam

@@ -14,7 +14,7 @@ from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.task import ExactTask
 from stepsearch.search.trace import read
-from stepsearch.search.tree import ROOT, Tree
+from stepsearch.search.tree import Tree
 from stepsearch.search.types import Step
 
 TASK = ExactTask()

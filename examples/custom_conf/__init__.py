@@ -1,0 +1,1 @@
+"""Configurations of the examples, for Hydra's search path."""

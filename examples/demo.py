@@ -1,0 +1,60 @@
+"""The main job on the embedded model: beam search guided by a step verifier, step by step.
+
+    python examples/demo.py
+
+A 135M-parameter model writes solution steps, the `rule` verifier checks every equation in them, and
+beam search goes on with the chains whose arithmetic holds. Printed are the candidates of every
+round, which of them survived, the answer and its cost, and what the model says without a verifier.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from stepsearch import Problem, Solution
+from stepsearch.api import engine_for
+from stepsearch.search.tree import ROOT
+from stepsearch.show import cost, render
+
+QUESTION = "A baker makes 5 trays with 12 muffins each. He sells 38 muffins. How many are left?"
+GOLD = "22"
+
+
+def main() -> None:
+    """Solve the question with and without the verifier."""
+    colour = sys.stdout.isatty()
+    problem = Problem(text=QUESTION, answer=GOLD)
+    print(f"question  {QUESTION}\n")
+    solution = engine_for(search="beam", verifier="rule").solve(problem)
+    show_rounds(solution)
+    print("\nchosen chain\n")
+    print(render(solution, colour=colour))
+    print("\nthe same model without a verifier\n")
+    for name, search in (("greedy", "greedy"), ("majority of 8", "best_of_n")):
+        plain = engine_for(search=search, verifier="none").solve(problem)
+        print(f"  {name:14} {plain.answer or 'none':8} {cost(plain.usage)}")
+    print(f"\n  {'beam + rule':14} {solution.answer or 'none':8} right answer: {GOLD}")
+
+
+def show_rounds(solution: Solution) -> None:
+    """Every candidate of the beam, round by round, and whether it survived."""
+    tree = solution.tree
+    column = tree.scores["rule"]
+    pruned = 0
+    for depth in range(1, max(tree.depth) + 1):
+        print(f"round {depth}")
+        for node in (n for n in range(len(tree)) if tree.depth[n] == depth):
+            survives = tree.num_children(node) > 0 or tree.is_terminal(node)
+            pruned += not survives and column[node] is not None
+            score = column[node]
+            shown = "  -  " if score is None else f"{score:.2f}"
+            mark = "done" if tree.is_terminal(node) else "kept" if survives else "cut "
+            parent = tree.parent[node]
+            below = "" if parent == ROOT else f" (after {parent})"
+            text = tree.texts[node].strip()
+            print(f"  {mark} {shown}  {node:3} {text}{below}  [{column.note(node)}]")
+    print(f"\nThe verifier cut {pruned} candidates; none of their continuations was written.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Configuration: every file fits its class, and what does not exist is named with what does."""
+
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+import stepsearch.conf
+from stepsearch import Budget, ConfigurationError, SamplingParams
+from stepsearch.conf.build import build, build_engine, load_config, options
+from stepsearch.search.strategies.beam import Beam
+from stepsearch.search.strategies.best_of_n import BestOfN
+
+CONF = Path(stepsearch.conf.__file__).parent
+GROUPS = ("policy", "verifier", "search", "task", "budget")
+FILES = [(group, option) for group in GROUPS for option in options(group)]
+KEYWORDS = {"_target_", "_convert_", "_recursive_"}
+
+
+@pytest.mark.parametrize(("group", "option"), FILES)
+def test_every_file_has_exactly_the_parameters_of_its_class(group: str, option: str) -> None:
+    config = OmegaConf.to_container(load_config([f"{group}={option}"])[group], resolve=False)
+    module, name = config["_target_"].rsplit(".", 1)
+    parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
+    assert set(config) - KEYWORDS <= set(parameters)
+    required = {n for n, p in parameters.items() if p.default is inspect.Parameter.empty}
+    assert required <= set(config)
+    if group == "search":
+        assert set(config) - KEYWORDS == set(parameters), "every parameter can be seen and set"
+
+
+def test_strategies_and_their_files_are_one_to_one() -> None:
+    folder = CONF.parent / "search" / "strategies"
+    modules = {p.stem for p in folder.glob("*.py")} - {"__init__", "checks"}
+    assert set(options("search")) == modules
+
+
+def test_defaults() -> None:
+    config = load_config()
+    assert build(config, "search") == Beam()
+    assert build(config, "budget") == Budget()
+    assert build(config, "sampling") == SamplingParams(max_tokens=512)
+    assert load_config(["search=best_of_n"]).search.n == BestOfN().n
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("search=beem", ["search=beem", "Did you mean beam", "best_of_n"]),
+        ("verifier=rul", ["Did you mean rule", "line_prm"]),
+        ("search.widht=3", ["search.widht", "Did you mean search.width"]),
+        ("temperature=1", ["temperature", "sampling.temperature"]),
+        ("budget.policy_token=3", ["Did you mean budget.policy_tokens"]),
+        ("search.n=", ["search"]),
+        ("search.n=0", ["search.n=0", "at least 1"]),
+        ("search.n=many", ["search"]),
+        ("sampling.top_p=1.5", ["top_p=1.5", "(0, 1]"]),
+        ("budget.policy_tokens=-1", ["budget.policy_tokens=-1"]),
+        ("select=best2", ["select='best2'", "majority"]),
+        ("search._target_=nowhere.Nothing", ["search", "nowhere"]),
+    ],
+)
+def test_what_does_not_exist_or_fit_is_named(override: str, words: list[str]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        build_engine(load_config([override]), policy=object(), verifier=None, task=None)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_package_on_the_search_path_adds_options() -> None:
+    config = load_config(["hydra.searchpath=[pkg://support.worldconf]", "policy=world"])
+    assert build(config, "policy").spec.name == "scripted"
+
+
+def test_any_class_by_its_path() -> None:
+    config = load_config(["search._target_=builtins.dict", "~search.width", "search.n=3"])
+    assert build(config, "search") == {"n": 3, "lookahead": 0, "max_steps": 40}

@@ -1,0 +1,119 @@
+"""`solve` and its neighbours, as a library user meets them."""
+
+import asyncio
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.worlds import fingerprint, hash_verifier, random_policy
+
+import stepsearch
+from stepsearch import Budget, ConfigurationError, Problem, asolve, solve
+from stepsearch.search.strategies.best_of_n import BestOfN
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_names_and_objects_mix() -> None:
+    by_name = solve("q", search="best_of_n", policy=random_policy(), verifier=hash_verifier())
+    by_object = solve("q", search=BestOfN(), policy=random_policy(), verifier=hash_verifier())
+    assert fingerprint(by_name) == fingerprint(by_object)
+
+
+def test_overrides_have_the_last_word() -> None:
+    solution = solve("q", policy=random_policy(), overrides=["search=best_of_n", "search.n=3"])
+    assert solution.usage.policy_calls == 3
+
+
+def test_a_number_is_a_budget_of_policy_tokens() -> None:
+    small = solve("q", policy=random_policy(), budget=7)
+    assert small.usage.policy_tokens <= 7
+    same = solve("q", policy=random_policy(), budget=Budget(policy_tokens=7))
+    assert fingerprint(small) == fingerprint(same)
+
+
+def test_without_a_verifier() -> None:
+    solution = solve("q", search="best_of_n", policy=random_policy(), verifier="none")
+    assert solution.answer is not None
+    assert all(step.score is None for step in solution.steps)
+    with pytest.raises(ConfigurationError, match="needs a verifier"):
+        solve("q", search="best_of_n", policy=random_policy(), verifier="none", select="best")
+
+
+def test_awaited_inside_a_running_loop() -> None:
+    async def both() -> bool:
+        settings = {"policy": random_policy(), "verifier": hash_verifier()}
+        awaited = await asolve("q", **settings)
+        return fingerprint(awaited) == fingerprint(solve("q", **settings))
+
+    assert asyncio.run(both())
+
+
+def test_the_gold_answer_never_reaches_policy_or_verifier() -> None:
+    problem = Problem(text="q", answer="GOLD", meta={"secret": "GOLD"})
+    solution = solve(problem, policy=random_policy(), verifier=hash_verifier())
+    assert solution.problem.answer == "GOLD"
+    tree = solution.tree
+    assert "GOLD" not in tree.question + tree.prompt + "".join(tree.texts)
+
+
+def test_every_public_name_is_there() -> None:
+    for name in stepsearch.__all__:
+        assert getattr(stepsearch, name) is not None
+    assert set(stepsearch.__all__) <= set(dir(stepsearch))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = stepsearch.nothing
+
+
+@pytest.mark.parametrize("example", ["custom_strategy", "custom_verifier"])
+def test_examples_run(example: str, capsys) -> None:
+    runpy.run_path(str(EXAMPLES / f"{example}.py"), run_name="__main__")
+    assert "answer" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["hydra.searchpath=[pkg://custom_conf]", "search=first_good"],
+        ["search._target_=custom_strategy.FirstGood", "~search.lookahead", "~search.width"],
+        ["verifier=none", "verifier._target_=custom_verifier.ShortSteps", "+verifier.limit=60"],
+    ],
+)
+def test_plug_ins_need_no_change_of_ours(overrides: list[str], monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    assert solve("q", policy=random_policy(), overrides=overrides).answer is not None
+
+
+NOTEBOOK = """
+import queue, sys
+from jupyter_client.manager import start_new_kernel
+manager, client = start_new_kernel(kernel_name="python3")
+code = '''
+import sys
+sys.path[:0] = {path!r}
+from stepsearch import solve, asolve
+from support.worlds import random_policy
+one = solve("q", policy=random_policy())
+two = await asolve("q", policy=random_policy())
+print("same", one.answer == two.answer)
+'''
+reply = client.execute_interactive(code, timeout=90, output_hook=lambda m: print(m["content"]))
+client.stop_channels()
+manager.shutdown_kernel(now=True)
+print(reply["content"]["status"])
+"""
+
+
+def test_works_in_a_notebook_kernel() -> None:
+    pytest.importorskip("ipykernel")
+    path = [p for p in sys.path if p.endswith("tests")]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", NOTEBOOK.replace("{path!r}", repr(path))],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "same True" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.strip().endswith("ok")

@@ -1,0 +1,99 @@
+"""The command line, as a user types it."""
+
+import json
+
+import pytest
+
+from stepsearch.cli import main
+
+WORLD = ["hydra.searchpath=[pkg://support.worldconf]", "policy=world"]
+
+
+def run(capsys, *arguments: str) -> tuple[int, str, str]:
+    status = main(["solve", *arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "plain",
+        "a, b = c; 'quoted' \"twice\" [x] {y} ${z}",
+        "search=beam",
+        "-3 + 5 is what?",
+        "\u00e9\u00e8 \U0001f600 \u65e5\u672c",
+        "line one\nline two",
+    ],
+)
+def test_the_question_is_a_plain_argument(capsys, question: str) -> None:
+    status, out, err = run(capsys, question, *WORLD, "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["question"] == question
+
+
+def test_text_shows_steps_scores_answer_and_cost(capsys) -> None:
+    status, out, _ = run(capsys, "question", *WORLD, "search=best_of_n", "search.n=5")
+    assert status == 0
+    assert "answer  " in out
+    assert "policy tokens in 5 continuations" in out
+    assert "[no equation]" in out
+    assert "\x1b[" not in out, "no colour when it is not a terminal"
+
+
+def test_settings_reach_the_search(capsys) -> None:
+    _, out, _ = run(capsys, "q", *WORLD, "budget.policy_tokens=9", "select=majority", "--json")
+    result = json.loads(out)
+    assert result["usage"]["policy_tokens"] <= 9
+    assert result["stop"] == "budget"
+
+
+def test_the_same_seed_gives_the_same_result(capsys) -> None:
+    results = [json.loads(run(capsys, "q", *WORLD, f"seed={s}", "--json")[1]) for s in (1, 1, 2)]
+    for result in results:
+        del result["usage"]["seconds"]
+    assert results[0] == results[1] != results[2]
+
+
+def test_no_answer_has_its_own_status(capsys) -> None:
+    status, out, _ = run(capsys, "q", *WORLD, "+policy.max_depth=1000", "policy.branching=1",
+                         "+policy.eos=0", "search.max_steps=2")  # fmt: skip
+    assert status == 1
+    assert "answer  none" in out
+    assert "[stop: max_steps]" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["q", "search=beem"], ["beem", "beam"]),
+        (["why", "is", "this", "unquoted"], ["quotes"]),
+        (["  "], ["empty"]),
+        (["q", "policy=transformers", "policy.model=no/such/folder"], ["no/such/folder"]),
+    ],
+)
+def test_mistakes_are_one_line(capsys, arguments: list[str], words: list[str]) -> None:
+    status, out, err = run(capsys, *arguments)
+    assert status in (2, 3)
+    assert out == ""
+    assert err.startswith("stepsearch: ")
+    assert len(err.strip().splitlines()) == 1
+    for word in words:
+        assert word in err
+
+
+def test_a_question_from_standard_input(capsys, monkeypatch) -> None:
+    import io
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("what?\n"))
+    _, out, _ = run(capsys, "-", *WORLD, "--json")
+    assert json.loads(out)["question"] == "what?\n"
+
+
+def test_unknown_commands_and_versions(capsys) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["slove"])
+    assert caught.value.code == 2
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0

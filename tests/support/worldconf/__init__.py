@@ -1,0 +1,1 @@
+"""A configuration package for tests."""
