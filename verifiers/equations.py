@@ -176,7 +176,7 @@ def _is_related(
         return True
     if left is None:
         return False
-    if left.num_operators and not is_chained:
+    if left.num_operators and not is_chained and not left.is_tail_doubtful:
         return True  # "he adds 20 + 10 to the 29 + 24 = 83"
     is_fraction = i + 1 < len(tokens) and tokens[i + 1].text == "/"
     return (
@@ -311,6 +311,8 @@ def _is_doubtful(
         return True
     if not relation.is_chained and _is_label(tokens, left):
         return True
+    if _is_range(tokens, left, right):
+        return True
     if relation.kind == "verb" and (right.num_operators or set(right.words[:2]) & _COMPARING):
         return True
     if right.has_share or (right.words == ("and",) and is_operand(tokens, right.stop)):
@@ -349,10 +351,19 @@ def _is_label(tokens: Sequence[Token], left: Expression) -> bool:
     """Whether the left side may name what the right side works out: `1/3 = 20`, `Day 2 = 3 * 4`."""
     if not left.num_operators:
         return True
-    sides = tokens[left.first : left.core] if left.core - left.first == 3 else []
-    return (
-        bool(sides) and sides[1].text == "/" and sides[1].tight and sides[0].value < sides[2].value
-    )
+    if left.core - left.first != 3:
+        return False
+    top, slash, bottom = tokens[left.first : left.core]
+    return slash.text == "/" and slash.tight and top.value < bottom.value <= 10
+
+
+def _is_range(tokens: Sequence[Token], left: Expression, right: Expression) -> bool:
+    """Whether the left side is the first and last of as many as the right side says: `3-5`."""
+    if left.core - left.first != 3:
+        return False
+    low, dash, high = tokens[left.first : left.core]
+    distance = high.value - low.value
+    return dash.text == "-" and dash.tight and evaluate(right.code) in (distance, distance + 1)
 
 
 def _mixes_percent(code: Code) -> bool:

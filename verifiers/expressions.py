@@ -195,7 +195,7 @@ class _Reader:
             units=frozenset(self.units),
             has_share=self.has_of,
             is_unknown=self.unknown,
-            is_doubtful=self.doubtful or self._is_range(),
+            is_doubtful=self.doubtful,
             is_tail_unknown=self.tail_unknown,
             is_tail_doubtful=self.tail_doubtful,
         )
@@ -211,13 +211,6 @@ class _Reader:
     def _leading(self) -> Number | None:
         token = self.tokens[self.first]
         return token.value if token.kind == "number" else None
-
-    def _is_range(self) -> bool:
-        """Whether it looks like `3-5`."""
-        if self.core - self.first != 3:
-            return False
-        low, dash, high = self.tokens[self.first : self.core]
-        return dash.text == "-" and dash.tight and high.tight and low.value < high.value
 
     def _kind(self, i: int) -> str:
         return self.tokens[i].kind if i < len(self.tokens) else "break"
@@ -312,9 +305,7 @@ class _Reader:
 
     def _binary(self, operator: str, i: int) -> bool:
         """Take a binary operator when an operand follows at `i`, articles before it allowed."""
-        j = i
-        while j < i + 2 and self._kind(j) == "word" and self.tokens[j].text.lower() in _ARTICLES:
-            j += 1
+        j = self._skip_articles(i)
         if not is_operand(self.tokens, j):
             return False
         self.doubtful |= j > i or (operator in "+-" and self.has_of)
@@ -324,6 +315,12 @@ class _Reader:
         self._push(operator)
         self.i = j
         return True
+
+    def _skip_articles(self, i: int) -> int:
+        j = i
+        while j < i + 2 and self._kind(j) == "word" and self.tokens[j].text.lower() in _ARTICLES:
+            j += 1
+        return j
 
     def _is_tight_fraction(self, i: int) -> bool:
         """Whether the divisor is written as in `3 / 1/2`."""
@@ -365,8 +362,10 @@ class _Reader:
                 self.unknown |= _is_variable(self.tokens[self.i + 1].text)
             self.i += 1
         if run:
-            self._note_words(run, start)
-            self._note_tail(run, is_inside=bool(operator) or kind == "operator")
+            is_inside = bool(operator) or is_operand(self.tokens, self.i + 1)
+            is_inside &= kind in ("operator", "word")
+            self._note_first_word(run[0], start)
+            self._note_words(run, is_inside=is_inside)
         return operator
 
     def _is_per(self) -> bool:
@@ -385,7 +384,8 @@ class _Reader:
             self.doubtful |= at.tight and after.tight and after.kind == "open"
             return operator
         if word == "of":
-            if num_words or not self._is_share():
+            is_taken = is_operand(self.tokens, self._skip_articles(following))
+            if num_words or not is_taken or not self._is_share():
                 return ""
             self.has_of = True
         elif word == "x" or not is_operand(self.tokens, following):
@@ -400,18 +400,14 @@ class _Reader:
         before = self.tokens[self.i - 2] if self.i - 2 >= self.first else None
         return last.decimals != 0 or (before is not None and before.text == "/")
 
-    def _note_words(self, run: list[str], start: int) -> None:
-        first = run[0]
-        if len(first) == 1 and (first not in "aI" or self.tokens[start].tight):
-            self.unknown |= first not in _UNIT_LETTERS
+    def _note_first_word(self, word: str, start: int) -> None:
+        if len(word) == 1 and (word not in "aI" or self.tokens[start].tight):
+            self.unknown |= word not in _UNIT_LETTERS
             self.doubtful = True
-        if start == self.core and first.lower() in UNITS:
-            self._apply_unit(first.lower())
-        for word in run:
-            if word.lower() in _CLAUSE_WORDS:
-                break
-            if word.lower() in UNITS:
-                self.units.add(word.lower())
+        if word.lower() in UNITS:
+            self.units.add(word.lower())
+            if start == self.core:
+                self._apply_unit(word.lower())
 
     def _apply_unit(self, name: str) -> None:
         while self.stack and self.stack[-1] in ("^", "neg", "mixed"):
@@ -426,14 +422,16 @@ class _Reader:
         # half an hour, written 1/2 hour, is 1 / (2 / 60) minutes to the evaluation
         self.code.append(Unit(1 / Fraction(size) if is_denominator else size))
 
-    def _note_tail(self, run: list[str], *, is_inside: bool) -> None:
-        is_doubtful = len(run) > _MAX_WORDS or any(w.lower() in _CLAUSE_WORDS for w in run)
+    def _note_words(self, run: list[str], *, is_inside: bool) -> None:
+        words = [word.lower() for word in run]
+        is_doubtful = len(run) > _MAX_WORDS or not _CLAUSE_WORDS.isdisjoint(words)
         is_unknown = any(map(_is_variable, run))
-        if is_inside and is_operand(self.tokens, self.i + 1):
+        if is_inside:
+            self.units.update(filter(UNITS.__contains__, words))
             self.doubtful |= is_doubtful
             self.unknown |= is_unknown
         else:
-            self.words = tuple(w.lower() for w in run)
+            self.words = tuple(words)
             self.tail_doubtful |= is_doubtful
             self.tail_unknown |= is_unknown
 

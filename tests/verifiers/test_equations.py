@@ -103,6 +103,12 @@ WRONG = [
     ("a total of 3 + 4 = 8", 7),
     ("1,234 + 1 = 2,345", 1235),
     ("2^3^2 = 64", 512),
+    ("7-48 = 16", -41),
+    ("18 - 9 = 11 carrots the second day", 9),
+    ("1/3 + 1/3 = 1/6 of the pizza", Fraction(2, 3)),
+    ("40/81 = 4", Fraction(40, 81)),
+    ("of the 1/4 group, because 1/4 * 8 = 3", 2),
+    ("20 * 1/4 group because 1/4 * 8 = 3", 2),
     ("5/0 = 0", None),
     ("2 + 3\n  = 6", 5),
 ]
@@ -147,6 +153,7 @@ UNCHECKED = [
     "3 * (5 of 7) = 16",
     "there are 5 (2 + 3) = 6",
     "pages 3-5 = 3 pages",
+    "9-17 = 8 hours",
     "3 + 4 and her total = 9",
     "3 * 4 is 5 more than 7",
 ]
