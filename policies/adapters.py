@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from stepsearch.search.errors import ConfigurationError, ModelNotFoundError
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
+BASE = "base.json"
+"""Optional: {"base_sha256": hash of the base the adapter was trained on, see `model_hash`}."""
+
 _PREFIX = "base_model.model."
 
 
@@ -75,11 +79,27 @@ def _read_weights(folder: Path, model: nn.Module) -> dict[str, Tensor]:
     return weights
 
 
-class Adapters:
-    """The adapters of one model, of which at most one is active."""
+def _check_base(folder: Path, base_hash: str | None) -> None:
+    """Refuse an adapter that was trained on another base, where both hashes are known."""
+    wanted = json.loads((folder / BASE).read_text()).get("base_sha256")
+    if base_hash is not None and wanted != base_hash:
+        raise ConfigurationError(
+            f"adapter={folder} belongs to a base of hash {wanted}, not to this one of hash"
+            f" {base_hash}; give the model that the adapter was trained on"
+        )
 
-    def __init__(self, model: nn.Module) -> None:
+
+class Adapters:
+    """The adapters of one model, of which at most one is active.
+
+    Args:
+        model: the base, changed in place.
+        base_hash: its hash, None when unknown.
+    """
+
+    def __init__(self, model: nn.Module, base_hash: Callable[[], str | None]) -> None:
         self._model = model
+        self._base_hash = base_hash
         self._layers: list[LoraLayer] = []
         self._names: set[str] = set()
         self._active: str | None = None
@@ -94,6 +114,8 @@ class Adapters:
         name = adapter_digest(folder)
         if name in self._names:
             return name
+        if (folder / BASE).is_file():
+            _check_base(folder, self._base_hash())
         config, weights = _read_config(folder), _read_weights(folder, self._model)
         dtype = next(self._model.parameters()).dtype
         device = next(self._model.parameters()).device

@@ -142,7 +142,7 @@ def load_model(source: Source, device: torch.device, dtype: torch.dtype) -> Caus
         model = loader.from_pretrained(source.location, revision=revision, dtype=dtype)
     except (OSError, ValueError, KeyError) as error:
         raise _not_found(source, "model", error) from error
-    return CausalModel(model.to(device), source.name)
+    return CausalModel(model.to(device), source.name, lambda: _hash(source))
 
 
 _RUNNERS: weakref.WeakValueDictionary[tuple[Any, ...], CausalRunner] = weakref.WeakValueDictionary()
@@ -186,19 +186,26 @@ def shared_runner(
         return runner
 
 
-def model_digest(model: str | Path, revision: str | None = None) -> str | None:
-    """Hash of a local model's weights and configuration, 16 hex digits; None for a hub name."""
-    source = find_model(model, revision)
+def model_hash(model: str | Path, revision: str | None = None) -> str | None:
+    """SHA-256 that identifies a local model's weights; None for a hub name.
+
+    The embedded model's is that of the file it was converted from, as its manifest says.
+    """
+    return _hash(find_model(model, revision))
+
+
+def _hash(source: Source) -> str | None:
     if not source.is_local:
         return None
     folder = Path(source.location)
-    digest = hashlib.blake2b(digest_size=8)
+    manifest = folder / "manifest.json"
+    if manifest.is_file():
+        stored = json.loads(manifest.read_text()).get("base_sha256")
+        if isinstance(stored, str):
+            return stored
+    digest = hashlib.sha256()
     for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]):
         with path.open("rb") as file:
             while block := file.read(1 << 22):
                 digest.update(block)
-    config = json.loads((folder / "config.json").read_text())
-    config.pop("transformers_version", None)
-    config.pop("_name_or_path", None)
-    digest.update(json.dumps(config, sort_keys=True).encode())
     return digest.hexdigest()

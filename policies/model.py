@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -32,6 +33,7 @@ class CausalModel:
     Args:
         model: a decoder with or without its language-model head, in evaluation mode.
         name: names it in messages.
+        base_hash: hash of the weights, asked for when an adapter names the base it belongs to.
 
     Attributes:
         shapes: sizes of what one token leaves behind.
@@ -40,15 +42,22 @@ class CausalModel:
         device: where it lives.
         num_parameters: of the base.
         num_embeddings: ids lie below it.
-        vocab_size: number of logits; 0 without a head.
+        eos_ids: tokens that the model's settings call an end.
+        revision: commit of the hub that it came from, None for a folder.
 
     Raises:
         ConfigurationError: its layers are not plain full attention, or it does not compute what
             transformers computes when it is run with explicit masks.
     """
 
-    def __init__(self, model: PreTrainedModel, name: str) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        name: str,
+        base_hash: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self.name = name
+        self.base_hash = base_hash
         self._model = cast(Any, model)
         self._model.eval().requires_grad_(False)
         self._body: Any = model.base_model
@@ -58,13 +67,14 @@ class CausalModel:
         self.max_positions = int(self.config.max_position_embeddings)
         self.num_parameters = num_parameters(model)
         self.num_embeddings = int(self._model.get_input_embeddings().weight.shape[0])
-        self._adapters = Adapters(model)
+        self.eos_ids = _end_ids(model)
+        self.revision: str | None = getattr(model.config, "_commit_hash", None)
+        self._adapters = Adapters(model, base_hash)
         self.lock = threading.Lock()
         self._refuse_other_layers()
         with torch.no_grad():
             reference = self._reference()
             self.shapes = reference.shapes
-            self.vocab_size = 0 if reference.logits is None else reference.logits.shape[-1]
             self._groups = int(self.config.num_attention_heads) // self.shapes.num_heads
             model.set_attn_implementation(attention.NAME)
             self._check(reference)
@@ -181,14 +191,28 @@ class CausalModel:
         buffers.hidden[cache.rows, columns] = hidden
         return hidden
 
+    def require_head(self) -> None:
+        """Raise `ConfigurationError` when there is no language-model head."""
+        if self._model.get_output_embeddings() is None:
+            raise ConfigurationError(
+                f"model={self.name} has no language-model head to sample from; give a causal"
+                " language model"
+            )
+
     def logits(self, hidden: Tensor) -> Tensor:
         """[n, hidden size] to [n, vocabulary] in float32.
 
         Raises:
             ConfigurationError: the model has no language-model head.
         """
-        head = self._model.get_output_embeddings()
-        if head is None:
-            raise ConfigurationError(f"model={self.name} has no language-model head to sample from")
-        logits: Tensor = head(hidden)
+        self.require_head()
+        logits: Tensor = self._model.get_output_embeddings()(hidden)
         return logits.float()
+
+
+def _end_ids(model: Any) -> frozenset[int]:
+    found: set[int] = set()
+    for settings in (getattr(model, "generation_config", None), model.config):
+        ids = getattr(settings, "eos_token_id", None)
+        found.update([ids] if isinstance(ids, int) else ids or [])
+    return frozenset(found)

@@ -1,0 +1,263 @@
+"""From a stream of tokens to text and steps: incremental decoding and the cutting of steps.
+
+One piece of code cuts steps, whether one step is asked for or all of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepsearch.policies.sampling import Token
+from stepsearch.search.contracts import SamplingParams
+from stepsearch.search.types import Step, Stop
+
+Decode = Callable[[Sequence[int]], str]
+
+_INCOMPLETE = "\ufffd"
+_MARKS = re.compile(r"\\begin\{|\\end\{|```|\\\\|\\\[|\\\]")
+_LONGEST_PERIOD = 128
+_SHORTEST_LOOP = 16
+
+
+class IncrementalDecoder:
+    """Text of a growing token sequence.
+
+    Only a short tail is decoded again for each token. Joining what was given out and the last
+    `flush` gives `decode(all ids)`, for every tokenizer whose decoding of a sequence begins with
+    its decoding of a prefix, incomplete characters and a leading space aside.
+
+    Args:
+        decode: ids to text, special tokens kept, no clean-up of spaces.
+    """
+
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
+        self._tail: list[int] = []
+        self._clean = 0
+        self._given = 0
+
+    def push(self, token_id: int) -> str:
+        """The text that became certain with a token; a character cut in half waits for its rest."""
+        self._tail.append(token_id)
+        text = self._decode(self._tail)
+        certain = text.rstrip(_INCOMPLETE)
+        new = certain[self._given :]
+        self._given = max(self._given, len(certain))
+        if certain == text:
+            # Keep one complete stretch before the next token: what a token is decoded to may
+            # depend on whether it is the first.
+            self._tail = self._tail[self._clean :]
+            self._clean = len(self._tail)
+            self._given = len(self._decode(self._tail))
+        return new
+
+    def flush(self) -> str:
+        """What is left when no token follows: incomplete characters as replacement marks."""
+        rest = self._decode(self._tail)[self._given :]
+        self._given += len(rest)
+        return rest
+
+    def copy(self) -> IncrementalDecoder:
+        """An independent decoder in the same state."""
+        twin = copy.copy(self)
+        twin._tail = list(self._tail)
+        return twin
+
+
+def is_open(text: str) -> bool:
+    r"""Whether text ends inside a LaTeX environment, a code fence or a `\[ ... \]`."""
+    environments = brackets = 0
+    fenced = False
+    for mark in _MARKS.findall(text):
+        if mark == "```":
+            fenced = not fenced
+        elif mark == r"\begin{":
+            environments += 1
+        elif mark == r"\end{":
+            environments = max(0, environments - 1)
+        elif mark == r"\[":
+            brackets = 1
+        elif mark == r"\]":
+            brackets = 0
+    return fenced or environments > 0 or brackets > 0
+
+
+class LoopDetector:
+    """Notices that a sequence ends in the same run of tokens, over and over.
+
+    Args:
+        max_repeats: how often makes a loop; 0 never notices.
+    """
+
+    def __init__(self, max_repeats: int) -> None:
+        periods = np.arange(1, _LONGEST_PERIOD + 1)
+        self._enough = np.maximum(periods * (max_repeats - 1), _SHORTEST_LOOP - periods)
+        self._recent: NDArray[np.int64] = np.full(_LONGEST_PERIOD, -1)
+        self._matched: NDArray[np.int64] = np.zeros(_LONGEST_PERIOD, np.int64)
+        self._on = max_repeats > 0
+
+    def push(self, token_id: int) -> bool:
+        """Whether the sequence now ends in a loop.
+
+        A run of p tokens counts when it was written `max_repeats` times and fills 16 tokens, so
+        that the zeros of a number are no loop.
+        """
+        if not self._on:
+            return False
+        self._matched = (self._matched + 1) * (self._recent == token_id)
+        self._recent = np.concatenate(([token_id], self._recent[:-1]))
+        return bool((self._matched >= self._enough).any())
+
+    def copy(self) -> LoopDetector:
+        """An independent detector in the same state."""
+        return copy.copy(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRules:
+    """Where steps and chains end.
+
+    Attributes:
+        separator: ends a step.
+        final_prefix: a step that begins with it is the last; None if steps do not tell.
+        eos_ids: tokens that end a chain.
+    """
+
+    separator: str
+    final_prefix: str | None
+    eos_ids: Collection[int]
+
+
+class ChainReader:
+    """What cutting must know of the tokens that stand before a continuation.
+
+    Args:
+        decode: see `IncrementalDecoder`.
+        max_repeats: see `SamplingParams`.
+    """
+
+    def __init__(self, decode: Decode, max_repeats: int) -> None:
+        self.decoder = IncrementalDecoder(decode)
+        self.loops = LoopDetector(max_repeats)
+        self.last_texts: tuple[str, ...] = ()
+
+    def read(self, token_ids: Sequence[int], texts: Sequence[str]) -> ChainReader:
+        """Take in a chain of steps; returns itself."""
+        for token_id in token_ids:
+            self.decoder.push(token_id)
+            self.loops.push(token_id)
+        self.last_texts = tuple(texts)
+        return self
+
+    def copy(self) -> ChainReader:
+        """An independent reader in the same state."""
+        twin = copy.copy(self)
+        twin.decoder, twin.loops = self.decoder.copy(), self.loops.copy()
+        return twin
+
+
+class StepCutter:
+    """Cuts the tokens of one continuation into steps and says when it ends.
+
+    A step ends after the token that completes the separator; what that token carries beyond it
+    stays in the step. A step needs visible text, and a separator inside something open does not
+    end it.
+
+    Args:
+        reader: the state before the continuation; taken over.
+        rules: where steps and chains end.
+        params: limits.
+        room: tokens that fit the context.
+
+    Attributes:
+        steps: finished steps.
+    """
+
+    def __init__(
+        self, reader: ChainReader, rules: StepRules, params: SamplingParams, room: int
+    ) -> None:
+        self.steps: list[Step] = []
+        self._reader = reader
+        self._rules = rules
+        self._params = params
+        self._room = room
+        self._num_tokens = 0
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._ids: list[int] = []
+        self._logprob = 0.0
+        self._text = ""
+        self._searched = 0
+
+    def push(self, token: Token) -> bool:
+        """Take in a sampled token; returns whether to go on."""
+        self._num_tokens += 1
+        self._ids.append(token.id)
+        self._logprob += token.logprob
+        stop = self._stop(token.id)
+        if stop is None:
+            return True
+        if stop != "step":
+            self._text += self._reader.decoder.flush()
+        self._finish(stop)
+        return (
+            stop == "step"
+            and self._params.until == "end"
+            and len(self.steps) < self._params.max_steps
+            and self._num_tokens < min(self._params.max_tokens, self._room)
+        )
+
+    def _finish(self, stop: Stop) -> None:
+        reader, text = self._reader, self._text
+        if stop == "step":
+            reader.last_texts = (*reader.last_texts, text)
+        step = Step(text=text, token_ids=tuple(self._ids), stop=stop, logprob=self._logprob)
+        self.steps.append(step)
+        self._begin_step()
+
+    def _stop(self, token_id: int) -> Stop | None:
+        if token_id in self._rules.eos_ids:
+            return "eos"
+        self._text += self._reader.decoder.push(token_id)
+        loops = self._reader.loops.push(token_id)
+        if self._is_complete():
+            if self._is_final():
+                return "eos"
+            return "loop" if loops or self._repeats_steps() else "step"
+        if loops:
+            return "loop"
+        if len(self._ids) >= self._params.max_step_tokens:
+            return "length"
+        if self._num_tokens >= self._params.max_tokens:
+            return "budget"
+        return "context" if self._num_tokens >= self._room else None
+
+    def _is_complete(self) -> bool:
+        """Whether a separator has closed the step."""
+        separator = self._rules.separator
+        while (found := self._text.find(separator, self._searched)) >= 0:
+            end = found + len(separator)
+            if self._text[:found].strip() and not is_open(self._text[:end]):
+                return True
+            self._searched = end
+        self._searched = max(self._searched, len(self._text) - len(separator) + 1)
+        return False
+
+    def _is_final(self) -> bool:
+        prefix = self._rules.final_prefix
+        return prefix is not None and self._text.lstrip().startswith(prefix)
+
+    def _repeats_steps(self) -> bool:
+        """Whether the last steps, the current one included, all say the same."""
+        before = self._params.max_repeats - 1
+        last = (
+            self._reader.last_texts[len(self._reader.last_texts) - before :] if before > 0 else ()
+        )
+        return before > 0 and len(last) == before and all(t == self._text for t in last)

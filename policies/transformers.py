@@ -1,0 +1,220 @@
+"""A policy that runs in this process, on transformers models."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+
+from stepsearch.policies.causal import DEFAULT_CACHE_BYTES, DEFAULT_MAX_ROWS, CausalRunner
+from stepsearch.policies.loading import load_tokenizer, model_hash, shared_runner
+from stepsearch.policies.prompt import FILE_NAME, PromptEncoder, PromptFormat
+from stepsearch.policies.sampling import Draw
+from stepsearch.policies.text import ChainReader, StepCutter, StepRules
+from stepsearch.search.contracts import PolicySpec, Sample, SamplingParams
+from stepsearch.search.errors import PolicyError
+from stepsearch.search.tree import Chain
+from stepsearch.search.types import Step
+
+_MAX_PROMPTS = 4096
+
+
+class _Start(NamedTuple):
+    """What continuations of one chain begin with.
+
+    Attributes:
+        ids: prompt and sampled tokens.
+        num_sampled: how many of them were sampled.
+        room: tokens that fit the context behind them.
+        reader: has read what was sampled.
+    """
+
+    ids: tuple[int, ...]
+    num_sampled: int
+    room: int
+    reader: ChainReader
+
+
+class TransformersPolicy:
+    """Samples steps with a model of transformers, token-exact and with prefixes reused.
+
+    Equal seed, chain and parameters give equal steps whatever else is in flight: two runs can only
+    begin to differ at a token whose two best noisy logits lie closer than the numerics of the
+    device (1e-3 in float32), or nowhere with `fixed_shapes`.
+
+    Args:
+        model: "embedded", a folder or a hub name.
+        adapter: folder of a LoRA adapter on that model.
+        prompt_format: None for the adapter's own, or else for the template's defaults.
+        device: "auto", "cpu", "cuda:0" and so on.
+        dtype: "auto" (float32 on a CPU, else bfloat16), "float32", "bfloat16", "float16".
+        cache_bytes: limit of the prefix cache, shared by all who use the model.
+        max_rows: most continuations in one forward pass.
+        fixed_shapes: the same bits whatever else is in flight; much slower.
+        revision: of a hub model.
+
+    Attributes:
+        spec: name, size and provenance.
+        runner: what runs the model.
+
+    Raises:
+        ModelNotFoundError: the model, tokenizer or adapter could not be loaded.
+        ConfigurationError: they do not fit, or a setting is out of range.
+    """
+
+    spec: PolicySpec
+
+    def __init__(
+        self,
+        *,
+        model: str | Path = "embedded",
+        adapter: str | Path | None = None,
+        prompt_format: PromptFormat | Mapping[str, Any] | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        max_rows: int = DEFAULT_MAX_ROWS,
+        fixed_shapes: bool = False,
+        revision: str | None = None,
+    ) -> None:
+        folder = None if adapter is None else Path(adapter).expanduser()
+        self._format = _choose_format(prompt_format, folder)
+        self._tokenizer = load_tokenizer(model, revision)
+        self._encoder = PromptEncoder(self._tokenizer, self._format)
+        self.runner: CausalRunner = shared_runner(
+            model,
+            revision=revision,
+            device=device,
+            dtype=dtype,
+            cache_bytes=cache_bytes,
+            max_rows=max_rows,
+            fixed_shapes=fixed_shapes,
+        )
+        self.runner.model.require_head()
+        self._adapter = None if folder is None else self.runner.load_adapter(folder)
+        self._rules = StepRules(
+            separator=self._format.separator,
+            final_prefix=self._format.final_prefix,
+            eos_ids=_end_ids(self._tokenizer, self.runner),
+        )
+        self._prompts: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self.spec = PolicySpec(
+            name=str(model) if folder is None else f"{model}+{folder.name}",
+            num_parameters=self.runner.model.num_parameters,
+            provenance=self._provenance(model, revision, folder),
+        )
+
+    async def sample(
+        self, chains: Sequence[Chain], seeds: Sequence[int], params: SamplingParams
+    ) -> AsyncIterator[Sample]:
+        """Continue `chains[i]` with `seeds[i]`; see `Policy.sample`.
+
+        Rows that nobody waits for any more stop at their next token.
+
+        Raises:
+            PolicyError: the model failed, or the chain's ids are unknown or cannot be continued.
+        """
+        starts: dict[int, _Start] = {}
+        for chain in chains:
+            if id(chain) not in starts:
+                starts[id(chain)] = self._start(chain, params)
+        tasks = [
+            asyncio.create_task(self._continue(i, seed, starts[id(chain)], params))
+            for i, (chain, seed) in enumerate(zip(chains, seeds, strict=True))
+        ]
+        try:
+            for task in asyncio.as_completed(tasks):
+                yield await task
+        finally:
+            for unfinished in tasks:
+                unfinished.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _continue(
+        self, request: int, seed: int, start: _Start, params: SamplingParams
+    ) -> Sample:
+        if start.room < 1:
+            return Sample(request, (Step(text="", stop="context", logprob=0.0),), 0, 0)
+        cutter = StepCutter(start.reader.copy(), self._rules, params, start.room)
+        draw = Draw(
+            seed=seed,
+            start=start.num_sampled,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k,
+        )
+        generated = await self.runner.generate(start.ids, draw, cutter.push, self._adapter)
+        return Sample(request, tuple(cutter.steps), generated.computed, generated.reused)
+
+    def _start(self, chain: Chain, params: SamplingParams) -> _Start:
+        history = self._history(chain)
+        ids = self._prompt(chain.prompt) + history
+        reader = ChainReader(self._decode, params.max_repeats).read(history, chain.texts)
+        return _Start(ids, len(history), self.runner.model.max_positions - len(ids), reader)
+
+    def _history(self, chain: Chain) -> tuple[int, ...]:
+        steps = chain.steps
+        if steps and steps[-1].stop != "step":
+            raise PolicyError(f"a chain that ended by {steps[-1].stop!r} cannot be continued")
+        if any(not step.token_ids for step in steps):
+            raise PolicyError(
+                "the chain has steps whose token ids are unknown; only chains that this policy"
+                " sampled can be continued"
+            )
+        return tuple(i for step in steps for i in step.token_ids)
+
+    def _prompt(self, question: str) -> tuple[int, ...]:
+        if question not in self._prompts:
+            if len(self._prompts) >= _MAX_PROMPTS:
+                self._prompts.popitem(last=False)
+            self._prompts[question] = tuple(self._encoder.encode(question))
+        return self._prompts[question]
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        text = self._tokenizer.decode(
+            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        assert isinstance(text, str)
+        return text
+
+    def _provenance(
+        self, model: str | Path, revision: str | None, folder: Path | None
+    ) -> dict[str, Any]:
+        base = self.runner.model
+        return {
+            "backend": "transformers",
+            "model": str(model),
+            "revision": base.revision or revision,
+            "model_hash": model_hash(model, revision),
+            "adapter": None if folder is None else str(folder),
+            "adapter_hash": self._adapter,
+            "prompt_format": self._format.to_mapping(),
+            "template_hash": self._encoder.template_hash,
+            "device": str(base.device),
+            "dtype": str(base.dtype).removeprefix("torch."),
+            "fixed_shapes": self.runner.fixed_shapes,
+            "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
+        }
+
+
+def _choose_format(
+    given: PromptFormat | Mapping[str, Any] | None, adapter: Path | None
+) -> PromptFormat:
+    if isinstance(given, PromptFormat):
+        return given
+    if given is not None:
+        return PromptFormat.from_mapping(given)
+    if adapter is not None and (adapter / FILE_NAME).is_file():
+        return PromptFormat.load(adapter / FILE_NAME)
+    return PromptFormat(system="")
+
+
+def _end_ids(tokenizer: PreTrainedTokenizerBase, runner: CausalRunner) -> frozenset[int]:
+    """Everything the tokenizer or the model's generation settings call an end."""
+    found = {tokenizer.eos_token_id, *runner.model.eos_ids}
+    return frozenset(i for i in found if isinstance(i, int))
