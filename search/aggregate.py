@@ -19,7 +19,7 @@ def extend(aggregation: Aggregation, value: float, num_steps: int, score: float)
 
     `value` is ignored when `num_steps` is 0.
     """
-    if num_steps == 0 or aggregation == "last":
+    if aggregation == "last" or num_steps == 0:
         return score
     if aggregation == "min":
         return min(value, score)

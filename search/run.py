@@ -24,7 +24,7 @@ from stepsearch.search.seeding import Seeder
 from stepsearch.search.select import Choice, Selection, candidates, choose
 from stepsearch.search.session import Session
 from stepsearch.search.task import Task
-from stepsearch.search.tree import Chain, Tree
+from stepsearch.search.tree import STOP_CODES, Chain, Tree
 from stepsearch.search.types import Budget, Problem, ScoredStep, Solution, SolutionStop
 
 
@@ -188,8 +188,11 @@ def _why(session: Session) -> SolutionStop:
         return "budget"
     if session.scoring_failed:
         return "verifier_failed"
-    stops = {session.tree.stop(node) for node in session.tree.leaves()}
-    return "context" if stops == {"context"} else session.stop
+    tree = session.tree
+    full = STOP_CODES["context"]
+    if full in tree.stop_code and all(tree.stop_code[leaf] == full for leaf in tree.leaves()):
+        return "context"
+    return session.stop
 
 
 def _first_failure(session: Session) -> str | None:

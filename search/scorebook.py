@@ -95,21 +95,18 @@ class Scorebook:
             return
         self._meter.scored(scores)
         low, high, folds = self._low, self._high, self._folds
+        kept, status, folded, fold = self._column.values, self._column.status, self.values, self._fold
         for new, scored in zip(news, scores, strict=True):
             values = scored.values
-            if (
-                len(new) == 1 == len(values)
-                and folds
-                and low <= values[0] <= high
-                and not (scored.failure or scored.notes or scored.parts)
-            ):
-                # The common case on the shortest path; `_enter_checked` comes to the same.
-                node = new[0]
-                self._column.values[node] = values[0]
-                self._column.status[node] = SCORED
-                self.values[node] = self._fold(node, values[0])
-            else:
-                self._enter_checked(new, scored)
+            # The common case on the shortest path; `_enter_checked` comes to the same.
+            if len(values) == 1 and folds and len(new) == 1 and not (scored.notes or scored.parts):
+                value, node = values[0], new[0]
+                if low <= value <= high:
+                    kept[node] = value
+                    status[node] = SCORED
+                    folded[node] = fold(node, value)
+                    continue
+            self._enter_checked(new, scored)
 
     def _enter_checked(self, new: Sequence[int], scores: StepScores) -> None:
         spec, column, end = self._spec, self._column, new[-1]
@@ -133,6 +130,8 @@ class Scorebook:
     def _fold(self, node: int, score: float | None) -> float:
         """The value of a node, from its parent's where the aggregation allows."""
         if score is not None and self._folds:
+            if self._aggregation == "last":
+                return score
             parent = self._tree.parent[node]
             depth, before = self._tree.depth[parent], self.values[parent]
             if depth == 0 or before == before:  # not NaN

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain, groupby, islice
 from typing import NamedTuple
 
 from stepsearch.search.contracts import ScoreFailure
@@ -20,6 +21,7 @@ UNSCORED, SCORED, FAILED = 0, 1, 2
 STOP_CODES: dict[Stop, int] = {stop: code for code, stop in enumerate(STOPS)}
 _CONTINUABLE = STOP_CODES["step"]
 _NANS = array("d", [math.nan])
+_NO_NODES = array("i", [NO_NODE])
 _UNSCORED = array("b", [UNSCORED])
 
 
@@ -119,13 +121,15 @@ class Tree:
         """Append steps; `parents[i]` may be a node that `steps[j]` with j < i becomes."""
         first = len(self)
         self.parent.extend(parents)
-        self._link(first, parents)
-        tokens, offset, stop_code = self.tokens, self.offset, self.stop_code
-        for step in steps:
-            tokens.extend(step.token_ids)
-            offset.append(len(tokens))
-            stop_code.append(STOP_CODES[step.stop])
+        for parent, siblings in groupby(parents):
+            first = self._link(parent, first, len(list(siblings)))
+        lengths = [len(step.token_ids) for step in steps]
+        # A list first: an array takes in a list twice as fast as an iterator.
+        ids = list(chain.from_iterable([step.token_ids for step in steps]))
+        self.tokens.extend(array("i", ids))
+        self.offset.extend(islice(accumulate(lengths, initial=self.offset[-1]), 1, None))
         self.num_tokens.extend([step.num_tokens for step in steps])
+        self.stop_code.extend([STOP_CODES[step.stop] for step in steps])
         self.logprob.extend([math.nan if s.logprob is None else s.logprob for s in steps])
         self.texts.extend([step.text for step in steps])
         for column in self.scores.values():
@@ -134,16 +138,17 @@ class Tree:
         for data, default in self.columns.values():
             data.extend([default] * len(steps))  # type: ignore[list-item]
 
-    def _link(self, first: int, parents: Sequence[int]) -> None:
-        last_child, prev_sibling = self.last_child, self.prev_sibling
-        child_index, depth = self.child_index, self.depth
-        for node, parent in enumerate(parents, first):
-            previous = last_child[parent]
-            prev_sibling.append(previous)
-            child_index.append(0 if previous < 0 else child_index[previous] + 1)
-            last_child[parent] = node
-            last_child.append(NO_NODE)
-            depth.append(depth[parent] + 1)
+    def _link(self, parent: int, first: int, count: int) -> int:
+        """Make the nodes from `first` on the newest children of `parent`; the node after them."""
+        after = first + count
+        index = self.num_children(parent)
+        self.prev_sibling.append(self.last_child[parent])
+        self.prev_sibling.extend(range(first, after - 1))
+        self.last_child[parent] = after - 1
+        self.last_child.extend(_NO_NODES * count)
+        self.child_index.extend(range(index, index + count))
+        self.depth.extend([self.depth[parent] + 1] * count)
+        return after
 
     def score_column(self, name: str) -> ScoreColumn:
         """The score column of a verifier, made when it does not exist yet."""

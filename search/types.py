@@ -192,10 +192,10 @@ class Solution:
     answer: str | None
     score: float | None
     node: int | None
-    steps: tuple[ScoredStep, ...]
-    candidates: tuple[Candidate, ...]
+    steps: tuple[ScoredStep, ...] = field(repr=False)
+    candidates: tuple[Candidate, ...] = field(repr=False)
     usage: Usage
-    tree: Tree
+    tree: Tree = field(repr=False)
     stop: SolutionStop
     error: str | None = None
 

@@ -68,9 +68,5 @@ class Beam:
             for child, reached in zip(live, ends, strict=True):
                 for end in reached:
                     values[child] = session.value(end)
-        ranked = [
-            (-value, child)
-            for child in children
-            if (value := values[child]) is not None and tree.stop(child) in ("step", "eos")
-        ]
-        return [child for _, child in sorted(ranked)[:places]]
+        alive = [c for c in children if values[c] is not None and tree.stop(c) in ("step", "eos")]
+        return sorted(alive, key=values.__getitem__, reverse=True)[:places]
