@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stepsearch.search.batching import Batcher
-from stepsearch.search.contracts import Policy, Sample, SamplingParams, StepScores
+from stepsearch.search.contracts import Policy, SamplingParams, StepScores
 from stepsearch.search.errors import PolicyError, StepsearchError, VerifierError
 from stepsearch.search.ledger import Ledger
 from stepsearch.search.meter import Meter
 from stepsearch.search.tree import Chain
+from stepsearch.search.types import Step
 
 Scores = asyncio.Future[list[StepScores | Exception]]
 
@@ -35,7 +36,7 @@ class Expansion:
         batcher: takes chains to the verifier as they arrive; None when nothing is scored.
 
     Attributes:
-        samples: what arrived, by child; None for a child that was not sent.
+        steps: what arrived, by child; None for a child that was not sent.
         cut: whether the budget did not reach for every child in full.
     """
 
@@ -60,7 +61,7 @@ class Expansion:
         self._arrivals: list[asyncio.Future[None]] = []
         self._unscored: list[int] = []
         self._scoring: list[tuple[list[int], Scores]] = []
-        self.samples: list[Sample | None] = [None] * len(seeds)
+        self.steps: list[tuple[Step, ...] | None] = [None] * len(seeds)
         self.cut = False
 
     async def run(self) -> None:
@@ -84,7 +85,7 @@ class Expansion:
             VerifierError: the verifier failed.
         """
         self._submit()
-        found: list[StepScores | None] = [None] * len(self.samples)
+        found: list[StepScores | None] = [None] * len(self.steps)
         for indices, future in self._scoring:
             for index, scores in zip(indices, await future, strict=True):
                 found[index] = unwrap(scores)
@@ -139,20 +140,17 @@ class Expansion:
         if size != params.max_tokens:
             params = replace(params, max_tokens=size)
         chains, seeds = self._chains[start:stop], self._seeds[start:stop]
-        missing = stop - start
-        async for sample in self._policy.sample(chains, seeds, params):
-            index = start + sample.request
-            steps = sample.steps
-            if self.samples[index] is not None or not steps:
-                raise PolicyError(
-                    f"the policy returned continuation {sample.request} twice or empty"
-                )
-            if steps[-1].stop == "budget" and size == self._params.max_tokens:
+        whole, found, missing = size == self._params.max_tokens, self.steps, stop - start
+        async for request, steps, computed, reused in self._policy.sample(chains, seeds, params):
+            index = start + request
+            if found[index] is not None or not steps:
+                raise PolicyError(f"the policy returned continuation {request} twice or empty")
+            if whole and steps[-1].stop == "budget":
                 # The whole allotment was there: the limit of a chain ended it, not the budget.
                 steps = (*steps[:-1], replace(steps[-1], stop="length"))
-                sample = sample._replace(steps=steps)
-            self.samples[index] = sample
+            found[index] = steps
             missing -= 1
+            self._meter.prefix(computed, reused)
             if self._batcher is not None:
                 self._queue(index)
             if self._arrivals:
@@ -176,18 +174,15 @@ class Expansion:
 
     def candidate(self, index: int) -> Chain:
         """The chain of a child that arrived; its new steps are not in the tree yet."""
-        sample = self.samples[index]
-        assert sample is not None
-        chain = self._chains[index]
-        return Chain(chain.tree, chain.node, sample.steps, len(sample.steps))
+        steps, chain = self.steps[index], self._chains[index]
+        assert steps is not None
+        return Chain(chain.tree, chain.node, steps, len(steps))
 
     def _settle(self, start: int, stop: int, size: int) -> None:
         """Give back what children that were allotted `size` tokens did not use."""
         total = finished = 0
-        settled: list[Sample] = []
-        for sample in self.samples[start:stop]:
-            assert sample is not None
-            steps = sample.steps
+        for steps in self.steps[start:stop]:
+            assert steps is not None
             tokens = steps[0].num_tokens if len(steps) == 1 else sum(s.num_tokens for s in steps)
             if tokens > size:
                 raise PolicyError(
@@ -195,9 +190,9 @@ class Expansion:
                 )
             total += tokens
             finished += steps[-1].stop == "eos"
-            settled.append(sample)
-        self._ledger.settle(size * len(settled) - total, len(settled) - finished)
-        self._meter.sampled(settled, total, finished)
+        count = stop - start
+        self._ledger.settle(size * count - total, count - finished)
+        self._meter.sampled(count, total, finished)
 
 
 def unwrap(scores: StepScores | Exception) -> StepScores:

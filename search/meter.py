@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from stepsearch.search.contracts import Sample, StepScores
+from stepsearch.search.contracts import StepScores
 from stepsearch.search.types import Usage
 
 
@@ -30,15 +30,22 @@ class Meter:
         self.verifier_tokens: int | None = 0
         self.verifier_tokens_reused: int | None = 0
 
-    def sampled(self, samples: Sequence[Sample], tokens: int, completions: int) -> None:
-        """Count continuations, of which the tokens and completions are known already."""
-        self.policy_calls += len(samples)
+    def prefix(self, computed: int | None, reused: int | None) -> None:
+        """Count the prefix tokens of one continuation."""
+        if computed is None or self.prompt_tokens is None:
+            self.prompt_tokens = None
+        else:
+            self.prompt_tokens += computed
+        if reused is None or self.prompt_tokens_reused is None:
+            self.prompt_tokens_reused = None
+        else:
+            self.prompt_tokens_reused += reused
+
+    def sampled(self, count: int, tokens: int, completions: int) -> None:
+        """Count continuations."""
+        self.policy_calls += count
         self.policy_tokens += tokens
         self.completions += completions
-        self.prompt_tokens = _sum(self.prompt_tokens, [s.prompt_tokens for s in samples])
-        self.prompt_tokens_reused = _sum(
-            self.prompt_tokens_reused, [s.prompt_tokens_reused for s in samples]
-        )
 
     def scored(self, scores: Sequence[StepScores]) -> None:
         """Count scored chains."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
 
 from stepsearch.search.aggregate import chain_value, extend
 from stepsearch.search.batching import Batcher
@@ -16,6 +19,7 @@ from stepsearch.search.scores import checked
 from stepsearch.search.tree import FAILED, ROOT, SCORED, UNSCORED, Chain, Tree
 
 _NAN = array("d", [math.nan])
+_SCORED = array("b", [SCORED])
 _REFUSED = ScoreFailure("budget", "the budget does not reach for scoring this chain")
 
 
@@ -85,28 +89,50 @@ class Scorebook:
         status = self._column.status
         return bool(nodes) and all(status[node] == FAILED for node in nodes)
 
-    def grow(self) -> None:
-        """Make room for nodes that were added to the tree."""
-        self.values.extend(_NAN * (len(self._tree) - len(self.values)))
+    def enter_added(self, first: int, sizes: Sequence[int], scores: Sequence[StepScores]) -> None:
+        """Enter the scores of chains whose newest steps, `sizes[i]` each, are the nodes from `first`.
 
-    def enter(self, news: Sequence[Sequence[int]], scores: Sequence[StepScores]) -> None:
-        """Enter the scores of chains whose newest steps are `news[i]`; nothing without scores."""
+        Without scores the nodes stay unscored.
+        """
+        self.values.extend(_NAN * sum(sizes))
         if not scores:
             return
+        if self._enter_plain(first, sizes, scores):
+            self._meter.scored(scores)
+            return
+        ends = accumulate(sizes, initial=first)
+        self.enter([range(end, end + size) for end, size in zip(ends, sizes, strict=False)], scores)
+
+    def enter(self, news: Sequence[Sequence[int]], scores: Sequence[StepScores]) -> None:
+        """Enter the scores of chains whose newest steps are `news[i]`."""
         self._meter.scored(scores)
-        low, high, folds = self._low, self._high, self._folds
-        kept, status, folded, fold = self._column.values, self._column.status, self.values, self._fold
         for new, scored in zip(news, scores, strict=True):
-            values = scored.values
-            # The common case on the shortest path; `_enter_checked` comes to the same.
-            if len(values) == 1 and folds and len(new) == 1 and not (scored.notes or scored.parts):
-                value, node = values[0], new[0]
-                if low <= value <= high:
-                    kept[node] = value
-                    status[node] = SCORED
-                    folded[node] = fold(node, value)
-                    continue
             self._enter_checked(new, scored)
+
+    def _enter_plain(
+        self, first: int, sizes: Sequence[int], scores: Sequence[StepScores]
+    ) -> bool:
+        """The common case in bulk: one new step each, one number each, and nothing else.
+
+        It comes to the same as `_enter_checked`, at a tenth of its cost.
+        """
+        count = len(sizes)
+        if not self._folds or sum(sizes) != count:
+            return False
+        if not all(len(s.values) == 1 and not s.notes and not s.parts for s in scores):
+            return False
+        values = array("d", [s.values[0] for s in scores])
+        inside = np.frombuffer(values)
+        if not bool(np.all((inside >= self._low) & (inside <= self._high))):
+            return False  # NaN included
+        self._column.values[first:] = values
+        self._column.status[first:] = _SCORED * count
+        if self._aggregation == "last":
+            self.values[first:] = values
+        else:
+            for node, value in enumerate(values, first):
+                self.values[node] = self._fold(node, value)
+        return True
 
     def _enter_checked(self, new: Sequence[int], scores: StepScores) -> None:
         spec, column, end = self._spec, self._column, new[-1]
@@ -130,8 +156,6 @@ class Scorebook:
     def _fold(self, node: int, score: float | None) -> float:
         """The value of a node, from its parent's where the aggregation allows."""
         if score is not None and self._folds:
-            if self._aggregation == "last":
-                return score
             parent = self._tree.parent[node]
             depth, before = self._tree.depth[parent], self.values[parent]
             if depth == 0 or before == before:  # not NaN

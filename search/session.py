@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
-from stepsearch.search.contracts import Policy, Sample, SamplingParams, StepScores
+from stepsearch.search.contracts import Policy, SamplingParams, StepScores
 from stepsearch.search.expansion import Expansion
 from stepsearch.search.ledger import Ledger
 from stepsearch.search.meter import Meter
@@ -182,7 +182,7 @@ class Session:
                 scores = await self._score_in_order(expansion, book)
             if previous is not None:
                 await previous
-            ends = self._add(chains, expansion.samples, scores)
+            ends = self._add(chains, expansion.steps, scores)
         finally:
             turn.set_result(None)
         self.stopped_by_budget |= expansion.cut or (book is not None and book.refused)
@@ -211,9 +211,9 @@ class Session:
         self, expansion: Expansion, book: Scorebook
     ) -> list[StepScores | None]:
         """Score only when all are there, so that the budget admits the same ones every time."""
-        sent = [index for index, sample in enumerate(expansion.samples) if sample is not None]
+        sent = [index for index, steps in enumerate(expansion.steps) if steps is not None]
         results = await book.score([expansion.candidate(index) for index in sent])
-        scores: list[StepScores | None] = [None] * len(expansion.samples)
+        scores: list[StepScores | None] = [None] * len(expansion.steps)
         for index, scored in zip(sent, results, strict=True):
             scores[index] = scored
         return scores
@@ -221,29 +221,24 @@ class Session:
     def _add(
         self,
         chains: Sequence[Chain],
-        samples: Sequence[Sample | None],
+        arrived: Sequence[tuple[Step, ...] | None],
         scores: Sequence[StepScores | None],
     ) -> list[int]:
         """Add continuations in order; the last node of each, `NO_NODE` for one that is missing."""
         parents: list[int] = []
-        steps: list[Step] = []
+        flat: list[Step] = []
         ends: list[int] = []
-        first = len(self.tree)
-        for chain, sample in zip(chains, samples, strict=True):
-            if sample is None:
-                ends.append(NO_NODE)
-                continue
-            parents.append(chain.node)
-            parents.extend(range(first + len(steps), first + len(steps) + len(sample.steps) - 1))
-            steps.extend(sample.steps)
-            ends.append(first + len(steps) - 1)
-        self.tree.extend(parents, steps)
+        added = first = len(self.tree)
+        for chain, steps in zip(chains, arrived, strict=True):
+            node = NO_NODE if steps is None else chain.node
+            for step in steps or ():
+                parents.append(node)
+                flat.append(step)
+                node = added
+                added += 1
+            ends.append(node)
+        self.tree.extend(parents, flat)
         if self._scorebook is not None:
-            self._scorebook.grow()
-            news = [
-                range(end - len(sample.steps) + 1, end + 1)
-                for end, sample in zip(ends, samples, strict=True)
-                if sample is not None
-            ]
-            self._scorebook.enter(news, [s for s in scores if s is not None])
+            scored = scores if None not in scores else [s for s in scores if s is not None]
+            self._scorebook.enter_added(first, [len(steps) for steps in arrived if steps], scored)
         return ends

@@ -33,13 +33,9 @@ from stepsearch.search.types import Budget, Step
 DEPTH = 10
 SIZES = (4, 16, 64, 256, 1024, 4096)
 TEXT = "w w w w w w w w w w w w w w w w w w w w\n"
-OPEN = tuple(
-    Step(text=TEXT, token_ids=tuple(range(k, k + 20)), logprob=-1.0 - k) for k in range(97)
-)
-LAST = tuple(
-    Step(text="#### 1", token_ids=tuple(range(k, k + 20)), stop="eos", logprob=-1.0)
-    for k in range(97)
-)
+IDS = [tuple(range(k, k + 20)) for k in range(97)]
+OPEN = [(Step(text=TEXT, token_ids=ids, logprob=-1.0),) for ids in IDS]
+LAST = [(Step(text="#### 1", token_ids=ids, stop="eos", logprob=-1.0),) for ids in IDS]
 SCORES = tuple(StepScores(values=(k / 97,)) for k in range(97))
 
 
@@ -59,7 +55,7 @@ class MockPolicy:
         for index, seed in enumerate(seeds):
             chain = chains[index]
             read = sum(chain.tree.token_ids(chain.node))
-            yield Sample(index, (steps[(seed + read) % 97],), 0, 0)
+            yield Sample(index, steps[(seed + read) % 97], 0, 0)
 
 
 class MockVerifier:
