@@ -141,6 +141,7 @@ class Expansion:
             params = replace(params, max_tokens=size)
         chains, seeds = self._chains[start:stop], self._seeds[start:stop]
         whole, found, missing = size == self._params.max_tokens, self.steps, stop - start
+        prefixes: list[tuple[int | None, int | None]] = []
         async for request, steps, computed, reused in self._policy.sample(chains, seeds, params):
             index = start + request
             if found[index] is not None or not steps:
@@ -150,11 +151,12 @@ class Expansion:
                 steps = (*steps[:-1], replace(steps[-1], stop="length"))
             found[index] = steps
             missing -= 1
-            self._meter.prefix(computed, reused)
+            prefixes.append((computed, reused))
             if self._batcher is not None:
                 self._queue(index)
             if self._arrivals:
                 self._arrivals[index].set_result(None)
+        self._meter.prefixes(prefixes)
         if missing:
             raise PolicyError(
                 f"the policy returned {stop - start - missing} of {stop - start} continuations"

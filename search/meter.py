@@ -30,16 +30,12 @@ class Meter:
         self.verifier_tokens: int | None = 0
         self.verifier_tokens_reused: int | None = 0
 
-    def prefix(self, computed: int | None, reused: int | None) -> None:
-        """Count the prefix tokens of one continuation."""
-        if computed is None or self.prompt_tokens is None:
-            self.prompt_tokens = None
-        else:
-            self.prompt_tokens += computed
-        if reused is None or self.prompt_tokens_reused is None:
-            self.prompt_tokens_reused = None
-        else:
-            self.prompt_tokens_reused += reused
+    def prefixes(self, tokens: Sequence[tuple[int | None, int | None]]) -> None:
+        """Count prefix tokens of continuations: computed and reused."""
+        self.prompt_tokens = _sum(self.prompt_tokens, [computed for computed, _ in tokens])
+        self.prompt_tokens_reused = _sum(
+            self.prompt_tokens_reused, [reused for _, reused in tokens]
+        )
 
     def sampled(self, count: int, tokens: int, completions: int) -> None:
         """Count continuations."""

@@ -25,7 +25,7 @@ from stepsearch.search.select import Choice, Selection, candidates, choose
 from stepsearch.search.session import Session
 from stepsearch.search.task import Task
 from stepsearch.search.tree import STOP_CODES, Chain, Tree
-from stepsearch.search.types import Budget, Problem, ScoredStep, Solution, SolutionStop
+from stepsearch.search.types import Budget, Candidate, Problem, ScoredStep, Solution, SolutionStop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class Run:
             self._search.cancel()
         stop, error = await self._finish(self._search, session)
         found = candidates(tree, settings.task, session.value)
-        choice = await asyncio.to_thread(choose, found, settings.select, settings.task.equal)
+        choice = await self._choose(found)
         answer = None if choice.candidate is None else choice.candidate.answer
         floor = settings.abstain_below
         if floor is not None and (choice.score is None or choice.score < floor):
@@ -107,6 +107,13 @@ class Run:
             stop=stop,
             error=error,
         )
+
+    async def _choose(self, found: Sequence[Candidate]) -> Choice:
+        settings = self._settings
+        if len({candidate.answer for candidate in found}) < 2:
+            return choose(found, settings.select, settings.task.equal)
+        # Comparing answers may wait for another process.
+        return await asyncio.to_thread(choose, found, settings.select, settings.task.equal)
 
     async def _finish(
         self, search: asyncio.Task[None], session: Session

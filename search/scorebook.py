@@ -90,7 +90,7 @@ class Scorebook:
         return bool(nodes) and all(status[node] == FAILED for node in nodes)
 
     def enter_added(self, first: int, sizes: Sequence[int], scores: Sequence[StepScores]) -> None:
-        """Enter the scores of chains whose newest steps, `sizes[i]` each, are the nodes from `first`.
+        """Enter scores of chains whose newest steps, `sizes[i]` each, are the nodes from `first`.
 
         Without scores the nodes stay unscored.
         """

@@ -239,6 +239,6 @@ class Session:
             ends.append(node)
         self.tree.extend(parents, flat)
         if self._scorebook is not None:
-            scored = scores if None not in scores else [s for s in scores if s is not None]
-            self._scorebook.enter_added(first, [len(steps) for steps in arrived if steps], scored)
+            sizes = [len(steps) for steps in arrived if steps]
+            self._scorebook.enter_added(first, sizes, [s for s in scores if s is not None])
         return ends

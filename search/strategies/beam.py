@@ -68,5 +68,9 @@ class Beam:
             for child, reached in zip(live, ends, strict=True):
                 for end in reached:
                     values[child] = session.value(end)
-        alive = [c for c in children if values[c] is not None and tree.stop(c) in ("step", "eos")]
-        return sorted(alive, key=values.__getitem__, reverse=True)[:places]
+        ranked = {
+            child: value
+            for child, value in values.items()
+            if value is not None and tree.stop(child) in ("step", "eos")
+        }
+        return sorted(ranked, key=ranked.__getitem__, reverse=True)[:places]
