@@ -243,7 +243,7 @@ class CausalRunner:
 
     def has_work(self) -> bool:
         """Whether anything waits or runs."""
-        groups = self._groups.values()
+        groups = list(self._groups.values())
         return not self._closed and bool(
             self._inbox or self._prefiller.waiting or any(g.rows or g.waiting for g in groups)
         )

@@ -108,7 +108,7 @@ class PromptEncoder:
         if not isinstance(self._template, str):
             raise ConfigurationError(
                 "the tokenizer has no chat template; set format.template to one, for example"
-                " \"{{ messages[-1]['content'] }}\\n\" for a plain question"
+                " {{ messages[-1]['content'] }}{{ '\\n' }} for a plain question"
             )
         self._added: dict[str, int] = {
             token.content: i for i, token in self._tokenizer.added_tokens_decoder.items()

@@ -92,10 +92,12 @@ class LoopDetector:
     """Notices that a sequence ends in the same run of tokens, over and over.
 
     Args:
-        max_repeats: how often makes a loop; 0 never notices.
+        max_repeats: how often makes a loop, at least 2; 0 never notices.
     """
 
     def __init__(self, max_repeats: int) -> None:
+        if max_repeats < 0 or max_repeats == 1:
+            raise ValueError(f"max_repeats={max_repeats} must be 0 (never) or at least 2")
         periods = np.arange(1, _LONGEST_PERIOD + 1)
         self._enough = np.maximum(periods * (max_repeats - 1), _SHORTEST_LOOP - periods)
         self._recent: NDArray[np.int64] = np.full(_LONGEST_PERIOD, -1)

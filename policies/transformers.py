@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,7 +111,7 @@ class TransformersPolicy:
 
     async def sample(
         self, chains: Sequence[Chain], seeds: Sequence[int], params: SamplingParams
-    ) -> AsyncIterator[Sample]:
+    ) -> AsyncGenerator[Sample, None]:
         """Continue `chains[i]` with `seeds[i]`; see `Policy.sample`.
 
         Rows that nobody waits for any more stop at their next token.
