@@ -6,8 +6,6 @@ arithmetic, so that every device gives the same bits.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -15,9 +13,6 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _MASK = 0xFFFFFFFF
 _ROUNDS = 10
-
-MAX_GUMBEL = -math.log(-math.log1p(-(2.0**-33)))
-"""Largest value of `gumbel`, about 22.9."""
 
 
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> Tensor:
@@ -45,19 +40,20 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
     return torch.stack((c0, c1, c2, c3), dim=-1)
 
 
-def gumbel(seeds: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
-    """Standard Gumbel noise for tokens of the vocabulary.
+def gumbel(seeds: Tensor, positions: Tensor, tokens: Tensor, *, of_blocks: bool = False) -> Tensor:
+    """Standard Gumbel noise for tokens of the vocabulary, or for blocks of them.
 
     Args:
         seeds: [n] int64, all 64 bits are used.
         positions: [n] int64, place of the token in its chain, below 2^32.
-        tokens: [n] int64, ids.
+        tokens: [n] int64, ids, or numbers of blocks.
+        of_blocks: which of the two; they have streams of their own.
 
     Returns:
         [n] float64.
     """
     zero = torch.zeros_like(tokens)
-    counter = (tokens >> 2, positions, zero, zero)
+    counter = (tokens >> 2, positions, zero + of_blocks, zero)
     words = philox(counter, (seeds & _MASK, (seeds >> 32) & _MASK))
     word = words.gather(-1, (tokens & 3)[:, None])[:, 0]
     uniform = (word.double() + 0.5) * 2.0**-32

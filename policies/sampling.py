@@ -1,7 +1,9 @@
 """Choosing tokens: temperature, top-k, top-p, and the Gumbel-max trick over keyed noise.
 
-argmax of logits / T + Gumbel noise is a sample of softmax(logits / T) (Maddison et al. 2014). The
-noise is keyed by seed, place and token, so a choice does not depend on what else is in flight.
+argmax of logits / T + Gumbel noise is a sample of softmax(logits / T) (Maddison et al. 2014). It is
+taken twice: over blocks of the vocabulary, whose logit is the log of their summed mass, and inside
+the winning block. That is the same distribution, and needs a fiftieth of the noise. The noise is
+keyed by seed, place and token, so a choice does not depend on what else is in flight.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from stepsearch.policies.noise import MAX_GUMBEL, gumbel, signed
+from stepsearch.policies.noise import gumbel, signed
 
-_FEW = 64
+BLOCK = 64
+"""Tokens of one block; part of what a seed means."""
+
 _MANY = 1024
 
 
@@ -55,20 +59,6 @@ class Token(NamedTuple):
     gap: float
 
 
-class _Candidates(NamedTuple):
-    """Tokens of one row that may win.
-
-    Attributes:
-        ids: [m].
-        scaled: [m] float64, logits divided by the temperature.
-        margin: distance of truncation from another outcome.
-    """
-
-    ids: Tensor
-    scaled: Tensor
-    margin: float
-
-
 def sample(logits: Tensor, draws: Sequence[Draw], offsets: Sequence[int]) -> list[Token | None]:
     """Choose one token per row.
 
@@ -82,21 +72,29 @@ def sample(logits: Tensor, draws: Sequence[Draw], offsets: Sequence[int]) -> lis
     """
     log_norm = logits.logsumexp(-1)
     fine = torch.isfinite(log_norm).tolist()
-    noise_rows = [i for i, d in enumerate(draws) if fine[i] and d.temperature > 0]
-    winners = _sample_rows(logits, noise_rows, draws, offsets)
-    greedy = [i for i, d in enumerate(draws) if fine[i] and d.temperature == 0]
-    if greedy:
-        top = logits[greedy].topk(min(2, logits.shape[-1]))
-        gaps = (top.values[:, 0] - top.values[:, -1]).tolist()
-        winners.update(zip(greedy, zip(top.indices[:, 0].tolist(), gaps, strict=True), strict=True))
-    rows = sorted(winners)
+    rows = [i for i in range(len(draws)) if fine[i]]
+    noisy = [i for i in rows if draws[i].temperature > 0]
+    greedy = [i for i in rows if draws[i].temperature == 0]
+    winners = _sample_rows(logits, noisy, draws, offsets) | _best_rows(logits, greedy)
     ids = torch.tensor([winners[i][0] for i in rows], device=logits.device, dtype=torch.long)
     logprobs = (logits[rows, ids] - log_norm[rows]).tolist() if rows else []
-    found = {
-        i: Token(winners[i][0], logprob, winners[i][1])
-        for i, logprob in zip(rows, logprobs, strict=True)
-    }
+    found = {i: Token(winners[i][0], p, winners[i][1]) for i, p in zip(rows, logprobs, strict=True)}
     return [found.get(i) for i in range(len(draws))]
+
+
+def _best_rows(logits: Tensor, rows: list[int]) -> dict[int, tuple[int, float]]:
+    """Most likely token and its lead, per row."""
+    if not rows:
+        return {}
+    ids, leads = _lead(logits[rows])
+    return dict(zip(rows, zip(ids.tolist(), leads.tolist(), strict=True), strict=True))
+
+
+def _lead(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Index of the best entry of each row, and how far it is ahead of the next."""
+    top = scores.topk(min(2, scores.shape[-1]))
+    lead = top.values[:, 0] - top.values[:, -1]
+    return top.indices[:, 0], lead if scores.shape[-1] > 1 else torch.full_like(lead, math.inf)
 
 
 def _sample_rows(
@@ -105,89 +103,62 @@ def _sample_rows(
     """Token and gap of every row of positive temperature."""
     if not rows:
         return {}
-    plain = [i for i in rows if draws[i].top_k == 0 and draws[i].top_p == 1.0]
-    candidates = _all_that_may_win(logits, plain, draws, offsets)
-    for i in rows:
-        if i not in candidates:
-            candidates[i] = _truncate(logits[i], draws[i])
-    noisy = _add_noise([candidates[i] for i in rows], [(draws[i], offsets[i]) for i in rows])
-    result = {}
-    for i, scores in zip(rows, noisy, strict=True):
-        top = scores.topk(min(2, len(scores)))
-        best = [float(x) for x in top.values]
-        gap = (best[0] - best[1]) * draws[i].temperature if len(best) > 1 else float("inf")
-        token = int(candidates[i].ids[top.indices[0]])
-        result[i] = (token, min(gap, candidates[i].margin))
-    return result
+    device = logits.device
+    temperatures = torch.tensor([draws[i].temperature for i in rows], device=device)
+    scaled = logits[rows] / temperatures[:, None]
+    margins = [math.inf] * len(rows)
+    for k, i in enumerate(rows):
+        if draws[i].top_k or draws[i].top_p < 1:
+            scaled[k], margins[k] = _truncate(scaled[k], draws[i])
+    blocks = torch.nn.functional.pad(scaled, (0, -scaled.shape[1] % BLOCK), value=-math.inf)
+    blocks = blocks.view(len(rows), -1, BLOCK)
+    seeds = torch.tensor([signed(draws[i].seed) for i in rows], device=device)
+    places = torch.tensor([draws[i].start + offsets[i] for i in rows], device=device)
+    mass = blocks.logsumexp(-1).double()
+    numbers = torch.arange(mass.shape[1], device=device).expand_as(mass)
+    block, first_lead = _lead(mass + _noise(seeds, places, numbers, of_blocks=True))
+    tokens = block[:, None] * BLOCK + torch.arange(BLOCK, device=device)
+    inside = blocks[torch.arange(len(rows), device=device), block].double()
+    place, second_lead = _lead(inside + _noise(seeds, places, tokens, of_blocks=False))
+    ids = (block * BLOCK + place).tolist()
+    gaps = (torch.minimum(first_lead, second_lead) * temperatures).tolist()
+    return {i: (ids[k], min(gaps[k], margins[k])) for k, i in enumerate(rows)}
 
 
-def _add_noise(
-    candidates: Sequence[_Candidates], keys: Sequence[tuple[Draw, int]]
-) -> Sequence[Tensor]:
-    """Noisy scores of every row's candidates, computed together."""
-    sizes = [len(c.ids) for c in candidates]
-    device = candidates[0].ids.device
-    repeats = torch.tensor(sizes, device=device)
-    seeds = torch.tensor([signed(d.seed) for d, _ in keys], device=device)
-    places = torch.tensor([d.start + offset for d, offset in keys], device=device)
-    noise = gumbel(
-        seeds.repeat_interleave(repeats),
-        places.repeat_interleave(repeats),
-        torch.cat([c.ids for c in candidates]),
-    )
-    return torch.split(torch.cat([c.scaled for c in candidates]) + noise, sizes)
+def _noise(seeds: Tensor, places: Tensor, numbers: Tensor, *, of_blocks: bool) -> Tensor:
+    """Noise for `numbers` [rows, n], keyed by each row's seed and place."""
+    count = numbers.shape[1]
+    return gumbel(
+        seeds.repeat_interleave(count),
+        places.repeat_interleave(count),
+        numbers.reshape(-1),
+        of_blocks=of_blocks,
+    ).view(numbers.shape)
 
 
-def _all_that_may_win(
-    logits: Tensor, rows: list[int], draws: Sequence[Draw], offsets: Sequence[int]
-) -> dict[int, _Candidates]:
-    """Without truncation: every token that could still be among the best two.
+def _truncate(scaled: Tensor, draw: Draw) -> tuple[Tensor, float]:
+    """Top-k, then top-p over what is left; what is not kept becomes -inf.
 
-    The noise is bounded, so once a few likely tokens have theirs, most others are out of reach.
+    Also returns the distance of truncation from another outcome.
     """
-    if not rows:
-        return {}
-    chosen = logits[rows]
-    temperatures = torch.tensor(
-        [draws[i].temperature for i in rows], device=logits.device, dtype=torch.float64
-    )
-    few = chosen.topk(min(_FEW, logits.shape[-1]))
-    scaled = few.values.double() / temperatures[:, None]
-    noisy = _add_noise(
-        [_Candidates(ids, s, 0.0) for ids, s in zip(few.indices, scaled, strict=True)],
-        [(draws[i], offsets[i]) for i in rows],
-    )
-    second = torch.stack(list(noisy)).topk(min(2, few.values.shape[-1])).values[:, -1]
-    # Rounded down in float32, so that the bound never excludes a token wrongly.
-    floor = ((second - MAX_GUMBEL) * temperatures).float() - 1e-4
-    row, token = (chosen >= floor[:, None]).nonzero(as_tuple=True)
-    counts = torch.bincount(row, minlength=len(rows)).tolist()
-    values = torch.split(chosen[row, token].double() / temperatures[row], counts)
-    return {
-        i: _Candidates(ids, s, float("inf"))
-        for i, ids, s in zip(rows, torch.split(token, counts), values, strict=True)
-    }
-
-
-def _truncate(logits: Tensor, draw: Draw) -> _Candidates:
-    """Top-k, then top-p over what is left, both after the temperature."""
-    size = len(logits)
+    size = len(scaled)
     keep = min(draw.top_k or size, size)
-    scaled = logits.double() / draw.temperature
     log_norm = scaled.logsumexp(-1)
     looked_at = min(max(_MANY, keep + 1 if draw.top_k else 0), size)
     top = scaled.topk(looked_at)
     if draw.top_k == 0 and float(top.values.logsumexp(-1) - log_norm) < math.log(draw.top_p):
         top = scaled.topk(size)
-    margin = float("inf")
-    if keep < size and draw.top_k:
+    margin = math.inf
+    if keep < size:
         margin = float(top.values[keep - 1] - top.values[keep]) * draw.temperature
         log_norm = top.values[:keep].logsumexp(-1)
     kept = top.values[:keep]
     if draw.top_p < 1:
-        mass = (kept - log_norm).exp().cumsum(-1)
+        mass = (kept - log_norm).double().exp().cumsum(-1)
         count = min(int((mass < draw.top_p).sum()) + 1, len(kept))
         edges = (mass[max(count - 2, 0) : count] - draw.top_p).abs()
         margin = min(margin, float(edges.min()))
         kept = kept[:count]
-    return _Candidates(top.indices[: len(kept)], kept, margin)
+    truncated = torch.full_like(scaled, -math.inf)
+    truncated[top.indices[: len(kept)]] = kept
+    return truncated, margin

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from stepsearch.policies.noise import MAX_GUMBEL, gumbel, philox, signed
+from stepsearch.policies.noise import gumbel, philox, signed
 
 # Known-answer vectors of Random123 (kat_vectors): counter, key, result.
 VECTORS = [
@@ -50,12 +50,11 @@ def test_noise_is_gumbel() -> None:
     for quantile in (0.01, 0.5, 0.99):
         place = -math.log(-math.log(quantile))
         assert abs(float((noise < place).double().mean()) - quantile) < 0.005
-    assert float(noise.max()) <= MAX_GUMBEL
 
 
-def test_the_bound_is_the_largest_value() -> None:
-    uniform = torch.tensor(2**32 - 1, dtype=torch.float64).add(0.5).mul(2.0**-32)
-    assert float(-torch.log(-torch.log(uniform))) == pytest.approx(MAX_GUMBEL, abs=1e-6)
+def test_blocks_have_noise_of_their_own() -> None:
+    names = (torch.full((1000,), 7), torch.full((1000,), 3), torch.arange(1000))
+    assert int((gumbel(*names) == gumbel(*names, of_blocks=True)).sum()) == 0
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63 - 1, 2**63, 2**64 - 1, -1])

@@ -121,9 +121,10 @@ def test_the_exact_ids_of_the_embedded_model(embedded_path: Path) -> None:
     question = "Janet's ducks lay 16 eggs."
     text = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
     assert PromptEncoder(tokenizer, PromptFormat()).render(question) == text
-    assert PromptEncoder(tokenizer, PromptFormat()).encode(question) == [
-        1, 4093, 198, 34951, 506, 506, 23702, 216, 33, 38, 9574, 30, 2, 198, 1, 520, 9531, 198,
-    ]  # fmt: skip
+    ids = PromptEncoder(tokenizer, PromptFormat()).encode(question)
+    assert ids == tokenizer(text)["input_ids"]
+    assert ids[:3] == [1, 4093, 198]
+    assert ids[-6:] == [2, 198, 1, 520, 9531, 198]
 
 
 def test_dates_are_pinned() -> None:

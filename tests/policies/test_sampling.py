@@ -8,55 +8,66 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepsearch.policies.noise import gumbel, signed
-from stepsearch.policies.sampling import Draw, sample
+from stepsearch.policies.sampling import BLOCK, Draw, sample
 
 
-def noisy(logits: torch.Tensor, draw: Draw, offset: int) -> torch.Tensor:
-    """Scores of every token, without any shortcut."""
-    size = len(logits)
-    noise = gumbel(
-        torch.full((size,), signed(draw.seed)),
-        torch.full((size,), draw.start + offset),
-        torch.arange(size),
-    )
-    return logits.double() / draw.temperature + noise
+def expected(logits: torch.Tensor, draw: Draw, offset: int) -> tuple[int, float]:
+    """The winner and its gap, block by block and token by token."""
+    scaled = [float(x) / draw.temperature for x in logits]
+    blocks = [range(a, min(a + BLOCK, len(scaled))) for a in range(0, len(scaled), BLOCK)]
+
+    def noise(number: int, of_blocks: bool) -> float:
+        name = (signed(draw.seed), draw.start + offset, number)
+        return float(gumbel(*(torch.tensor([x]) for x in name), of_blocks=of_blocks))
+
+    def best(scores: list[float]) -> tuple[int, float]:
+        order = sorted(range(len(scores)), key=lambda i: -scores[i])
+        lead = scores[order[0]] - scores[order[1]] if len(order) > 1 else math.inf
+        return order[0], lead
+
+    masses = [math.log(sum(math.exp(scaled[i]) for i in block)) for block in blocks]
+    block, first = best([m + noise(b, True) for b, m in enumerate(masses)])
+    inside, second = best([scaled[i] + noise(i, False) for i in blocks[block]])
+    return blocks[block][inside], min(first, second) * draw.temperature
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**64 - 1),
-    size=st.sampled_from([1, 2, 5, 63, 64, 65, 3000]),
-    spread=st.sampled_from([0.01, 1.0, 4.0, 30.0]),
-    temperature=st.sampled_from([0.05, 0.8, 1.0, 3.0]),
+    size=st.sampled_from([1, 2, 5, 63, 64, 65, 400]),
+    spread=st.sampled_from([0.01, 1.0, 4.0]),
+    temperature=st.sampled_from([0.2, 0.8, 1.0, 3.0]),
     offset=st.integers(0, 1000),
 )
-def test_the_shortcut_finds_the_true_winner_and_gap(
+def test_the_winner_and_gap_are_those_of_the_definition(
     seed: int, size: int, spread: float, temperature: float, offset: int
 ) -> None:
-    torch.manual_seed(seed % 2**31)
-    logits = torch.randn(1, size) * spread
+    logits = torch.randn(1, size, generator=torch.Generator().manual_seed(seed % 2**31)) * spread
     draw = Draw(seed=seed, start=11, temperature=temperature)
     token = sample(logits, [draw], [offset])[0]
     assert token is not None
-    scores = noisy(logits[0], draw, offset)
-    assert token.id == int(scores.argmax())
+    winner, gap = expected(logits[0], draw, offset)
+    assert token.gap == pytest.approx(gap, abs=1e-4)
+    if gap > 1e-4:
+        assert token.id == winner
     assert token.logprob == pytest.approx(float(logits[0].log_softmax(-1)[token.id]), abs=1e-4)
-    if size > 1:
-        best = scores.topk(2).values
-        assert token.gap == pytest.approx(float(best[0] - best[1]) * temperature, abs=1e-9)
 
 
 def test_frequencies_are_the_probabilities() -> None:
-    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0, 0.5]])
+    # Five tokens in three blocks, all others out of the question.
+    logits = torch.full((1, 3 * BLOCK), -math.inf)
+    places = [0, 1, BLOCK, BLOCK + 7, 3 * BLOCK - 1]
+    logits[0, places] = torch.tensor([2.0, 1.0, 0.0, -1.0, 0.5])
     n = 4000
     draws = [Draw(seed=i * 2654435761, temperature=0.7) for i in range(n)]
     tokens = sample(logits.expand(n, -1), draws, [0] * n)
-    counts = torch.zeros(5)
+    counts = torch.zeros(3 * BLOCK)
     for token in tokens:
         assert token is not None
         counts[token.id] += 1
-    expected = (logits[0] / 0.7).softmax(-1) * n
-    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    likely = (logits[0] / 0.7).softmax(-1)[places] * n
+    chi_square = float(((counts[places] - likely) ** 2 / likely).sum())
+    assert counts[places].sum() == n
     assert chi_square < 18.47  # 99.9th percentile with 4 degrees of freedom; seeds are fixed
 
 
