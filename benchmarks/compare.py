@@ -88,12 +88,14 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=8)
     parser.add_argument("--policy-adapter")
     parser.add_argument("--prm-adapter")
+    parser.add_argument("--case", default="", help="only cases whose name contains this")
     parser.add_argument("overrides", nargs="*", help="Hydra overrides for every case")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     questions = list(problems(options.data, options.limit))
     print("| search | select | right | policy tokens | verifier tokens | seconds |")
     print("|---|---|---|---|---|---|")
-    for case in cases(options.policy_adapter, options.prm_adapter, options.n):
+    chosen = cases(options.policy_adapter, options.prm_adapter, options.n)
+    for case in (case for case in chosen if options.case in case.name):
         engine = build_engine(load_config([*case.overrides, *options.overrides]))
         started = time.perf_counter()
         stream = engine.solve_many(questions)

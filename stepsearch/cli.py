@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0: done; 1: no answer; 2: a wrong setting; 3: a model failed; 130: Ctrl-C.
     """
-    options = _parser().parse_args(arguments)
+    options = _parse(arguments)
     try:
         return int(options.run(options))
     except ConfigurationError as error:
@@ -38,6 +38,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Settings may stand before and after options."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if unknown := [argument for argument in rest if argument.startswith("-")]:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    options.overrides = [*options.overrides, *rest]
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:

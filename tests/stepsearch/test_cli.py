@@ -41,6 +41,14 @@ def test_text_shows_steps_scores_answer_and_cost(capsys) -> None:
     assert "\x1b[" not in out, "no colour when it is not a terminal"
 
 
+def test_settings_and_options_in_any_order(capsys) -> None:
+    status, out, _ = run(capsys, "q", "--json", *WORLD, "search=best_of_n")
+    assert (status, json.loads(out)["usage"]["policy_calls"]) == (0, 8)
+    with pytest.raises(SystemExit) as caught:
+        main(["solve", "q", "--jsn"])
+    assert caught.value.code == 2
+
+
 def test_settings_reach_the_search(capsys) -> None:
     _, out, _ = run(capsys, "q", *WORLD, "budget.policy_tokens=9", "select=majority", "--json")
     result = json.loads(out)
