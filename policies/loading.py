@@ -170,7 +170,9 @@ def shared_runner(
     source = find_model(model, revision)
     place = pick_device(device)
     number = pick_dtype(dtype, place)
-    key = (source.location, source.revision, str(place), number, fixed_shapes)
+    # The number of rows is part of a fixed shape, so it must not grow under those who rely on it.
+    shape = max_rows if fixed_shapes else None
+    key = (source.location, source.revision, str(place), number, shape)
     with _LOCK:
         runner = _RUNNERS.get(key)
         if runner is None or runner.is_closed:

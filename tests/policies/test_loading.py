@@ -83,7 +83,9 @@ def test_one_base_is_one_runner_with_the_larger_limits(folder: Path) -> None:
         assert second is first
         assert first.cache_limit == 5000
     assert shared_runner(folder, device="cpu", dtype="bfloat16") is not first
-    assert shared_runner(folder, device="cpu", fixed_shapes=True) is not first
+    fixed = shared_runner(folder, device="cpu", fixed_shapes=True)
+    assert fixed is not first
+    assert shared_runner(folder, device="cpu", fixed_shapes=True, max_rows=4) is not fixed
     first.close()
     assert shared_runner(folder, device="cpu") is not first
 
