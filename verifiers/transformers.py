@@ -117,7 +117,7 @@ class TransformersVerifier:
 
     def count_tokens(self, chain: Chain) -> int:
         """Tokens that the newest steps add, or of the prompt when there are no steps."""
-        encoded = self._encode_checked(chain)
+        encoded = self.encode(chain)
         if isinstance(encoded, ScoreFailure):
             return 0
         return len(encoded.ids) - (encoded.num_known if len(chain) else 0)
@@ -129,7 +129,7 @@ class TransformersVerifier:
             VerifierError: the model cannot be run any more, or a chain is too long and
                 `on_too_long` is `fail`.
         """
-        encoded = [self._encode_checked(chain) for chain in chains]
+        encoded = [self.encode(chain) for chain in chains]
         if self._fails_when_too_long:
             for result in encoded:
                 if isinstance(result, ScoreFailure) and result.kind == "too_long":
@@ -160,7 +160,8 @@ class TransformersVerifier:
             values=() if failure else values, failure=failure, tokens=computed, tokens_reused=reused
         )
 
-    def _encode_checked(self, chain: Chain) -> EncodedChain | ScoreFailure:
+    def encode(self, chain: Chain) -> EncodedChain | ScoreFailure:
+        """What the model reads for a chain, and where its newest steps are scored."""
         encoded = self._encode(chain)
         if isinstance(encoded, EncodedChain) and len(encoded.ids) > self._max_length:
             return ScoreFailure(
