@@ -30,7 +30,7 @@ test-slow: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy .
+	$(BIN)/mypy
 
 # The wheel is built from the source distribution, then installed and tried elsewhere.
 dist: $(INSTALLED)

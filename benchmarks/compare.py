@@ -54,6 +54,7 @@ def cases(policy_adapter: str | None, prm_adapter: str | None, n: int) -> list[C
     prm = ["verifier=line_prm", f"verifier.adapter={prm_adapter}"]
     both = ["verifier=ensemble", f"verifier.members.prm.adapter={prm_adapter}"]
     beam, best = ["search=beam", f"search.n={n}"], ["search=best_of_n", f"search.n={n}"]
+    found: list[tuple[str, list[str], tuple[Selection, ...]]]
     found = [("greedy", ["search=greedy", "verifier=none"], ("majority",))]
     rule = ["verifier=rule"]
     if prm_adapter is not None:

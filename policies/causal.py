@@ -122,11 +122,9 @@ class CausalRunner:
         self.model = model
         self.fixed_shapes = fixed_shapes
         self._max_rows = max_rows
-        self._cache: PrefixCache[Segment] = PrefixCache(cache_bytes)
-        self._prefiller = Prefiller(model, self._cache)
-        self._groups: dict[str | None, DecodeGroup] = {}
         self._inbox: list[Prefix] = []
         self._answers: set[_Answer] = set()
+        self._start_afresh(cache_bytes)
         self._closed = False
         self._worker = device_worker(model.device)
         self._worker.add(self)
@@ -240,6 +238,23 @@ class CausalRunner:
         for answer in answers:
             answer.fail(PolicyError("the runner was closed while this request was in flight"))
         self._worker.remove(self)
+
+    def fail(self, error: Exception) -> None:
+        """End everything in flight with an error that no request alone is to blame for.
+
+        What the device holds is given back, since most often it is out of memory.
+        """
+        with self._worker.condition:
+            self._inbox = []
+            answers = list(self._answers)
+        self._start_afresh(self._cache.limit_bytes)
+        for answer in answers:
+            answer.fail(PolicyError(f"running the model failed: {type(error).__name__}: {error}"))
+
+    def _start_afresh(self, cache_bytes: int) -> None:
+        self._cache: PrefixCache[Segment] = PrefixCache(cache_bytes)
+        self._prefiller = Prefiller(self.model, self._cache)
+        self._groups: dict[str | None, DecodeGroup] = {}
 
     def has_work(self) -> bool:
         """Whether anything waits or runs."""

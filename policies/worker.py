@@ -19,7 +19,11 @@ class Engine(Protocol):
         ...
 
     def work(self) -> None:
-        """Do a bounded piece of work; must not raise."""
+        """Do a bounded piece of work."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """`work` raised: end everything in flight with this error, and be usable again."""
         ...
 
 
@@ -86,8 +90,12 @@ class DeviceWorker:
     @staticmethod
     def _drive(reference: weakref.ref[Engine]) -> None:
         engine = reference()
-        if engine is not None:
+        if engine is None:
+            return
+        try:
             engine.work()
+        except Exception as error:
+            engine.fail(error)
 
 
 _WORKERS: dict[str, DeviceWorker] = {}

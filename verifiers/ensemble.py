@@ -33,8 +33,8 @@ class EnsembleVerifier:
         weights: exponent of every member, by name or in the order of the members; 1 for all when
             left out. An exponent above 1 makes a member's doubts count more.
         name: the name of the score column; `rule*prm` for members `rule` and `prm` when left out.
-        aggregation: how a chain's step scores become one number; the least by default, since a
-            member that judges each step by itself forgets a wrong step under `last`.
+        aggregation: how a chain's step scores become one number. A member that judges each step
+            by itself forgets a wrong step under `last`; the rule and most PRMs do not.
 
     Raises:
         ConfigurationError: no members, names that repeat, weights that do not fit the members, or
@@ -47,7 +47,7 @@ class EnsembleVerifier:
         weights: Mapping[str, float] | Sequence[float] | None = None,
         *,
         name: str | None = None,
-        aggregation: Aggregation = "min",
+        aggregation: Aggregation = "last",
     ) -> None:
         self.members = _by_name(members)
         self.weights = _weights_of(self.members, weights)

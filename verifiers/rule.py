@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
+from functools import lru_cache
 
 from stepsearch.search.contracts import Aggregation, StepScores, VerifierSpec
 from stepsearch.search.errors import ConfigurationError
@@ -15,16 +16,17 @@ from stepsearch.verifiers.equations import Equation, check_equations
 
 @dataclass(frozen=True, kw_only=True)
 class RuleVerifier:
-    """Scores each step by its equations, whatever the steps before it say.
+    """Scores each step by the equations of the chain up to it.
 
     The scores are weights in [0, 1], not calibrated probabilities. Their defaults say: a wrong
-    equation all but excludes a chain, a right one is better than none. Their minimum is the default
-    aggregation, because one wrong equation spoils a chain however many right ones it has.
+    equation all but excludes a chain, a right one is better than none. One wrong equation spoils a
+    chain for good, however many right ones it has; a step without an equation is neutral: it leaves
+    the chain where it was, and its note says so.
 
     Attributes:
-        correct: score of a step with an equation that is right and none that is wrong.
-        neutral: score of a step without an equation that can be checked.
-        wrong: score of a step with a wrong equation.
+        correct: score once there was an equation that is right and none that is wrong.
+        neutral: score while there was no equation that can be checked.
+        wrong: score from the first wrong equation on.
         aggregation: how a chain's step scores become one number.
 
     Raises:
@@ -34,7 +36,7 @@ class RuleVerifier:
     correct: float = 1.0
     neutral: float = 0.3
     wrong: float = 0.02
-    aggregation: Aggregation = "min"
+    aggregation: Aggregation = "last"
     spec: VerifierSpec = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -63,18 +65,26 @@ class RuleVerifier:
         return [self._score_chain(chain) for chain in chains]
 
     def _score_chain(self, chain: Chain) -> StepScores:
-        texts = chain.texts[len(chain) - chain.num_new :]
-        checked = [check_equations(text) for text in texts]
+        checked = [_check(text) for text in chain.texts]
+        values, verdicts = [], set[str]()
+        for equations in checked:
+            verdicts.update(equation.verdict for equation in equations)
+            values.append(self._score_prefix(verdicts))
+        first = len(chain) - chain.num_new
         return StepScores(
-            values=tuple(map(self._score_step, checked)),
-            notes=tuple(map(_describe, checked)),
+            values=tuple(values[first:]), notes=tuple(map(_describe, checked[first:]))
         )
 
-    def _score_step(self, equations: Sequence[Equation]) -> float:
-        verdicts = {equation.verdict for equation in equations}
+    def _score_prefix(self, verdicts: set[str]) -> float:
         if "wrong" in verdicts:
             return self.wrong
         return self.correct if "right" in verdicts else self.neutral
+
+
+@lru_cache(maxsize=1 << 14)
+def _check(text: str) -> tuple[Equation, ...]:
+    """The equations of a step; a chain's earlier steps are asked for again with every new one."""
+    return tuple(check_equations(text))
 
 
 def _describe(equations: Sequence[Equation]) -> str:

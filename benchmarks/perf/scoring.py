@@ -4,7 +4,7 @@ A chain grows by ten steps with four candidates each, the way a beam does; after
 candidates are scored. Incremental is `TransformersVerifier`; full re-scoring is the same verifier
 with its prefix cache off, so that every chain is computed from its first token at every step.
 
-Bound: with s steps of t tokens after a prompt of p, full re-scoring computes (p + t (s + 1) / 2) / t
+Bound: with s steps of t tokens after a prompt of p, full re-scoring computes p / t + (s + 1) / 2
 times the tokens, less what siblings scored together share.
 
     python -m stepsearch.benchmarks.perf.scoring MODEL_FOLDER [--layers N]

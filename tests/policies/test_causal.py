@@ -232,6 +232,31 @@ def test_a_small_cache_is_slower_but_right(limit: int, fixed: bool) -> None:
     assert all(node.pins == 0 for node in runner._cache.nodes())
 
 
+def test_a_device_out_of_memory_ends_what_is_in_flight_and_not_the_thread(
+    runner: CausalRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = ids_of(5, 12)
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise MemoryError("no room for the rows")
+
+    async def main() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr("stepsearch.policies.decode.DecodeGroup._join", full)
+            results = await asyncio.gather(
+                generate(runner, ids, Draw(seed=1), 4),
+                generate(runner, ids_of(6, 9), Draw(seed=2), 4),
+                return_exceptions=True,
+            )
+        for result in results:
+            assert isinstance(result, PolicyError)
+            assert "MemoryError: no room for the rows" in str(result)
+        tokens, _ = await generate(runner, ids, Draw(seed=1), 4)
+        assert len(tokens) == 4
+
+    asyncio.run(asyncio.wait_for(main(), timeout=60))
+
+
 def test_a_poisoned_token_fails_alone(runner: CausalRunner) -> None:
     bad = 17
     runner.model._model.get_input_embeddings().weight.data[bad] = float("nan")

@@ -36,20 +36,26 @@ def test_it_is_a_verifier_that_costs_nothing() -> None:
     )
     assert verifier.spec.incremental
     assert verifier.spec.num_parameters == 0
-    assert verifier.spec.aggregation == "min"
+    assert verifier.spec.aggregation == "last"
     (scores,) = score(chain(RIGHT))
     assert (scores.tokens, scores.tokens_reused, scores.failure) == (0, 0, None)
 
 
 def test_scores_and_notes() -> None:
     (scores,) = score(chain(RIGHT, WRONG, NEUTRAL, "x = 5 and 2x + 3 = 13"))
-    assert scores.values == (1.0, 0.02, 0.3, 0.3)
+    assert scores.values == (1.0, 0.02, 0.02, 0.02)
     assert scores.notes == (
         "16 * 3 = 48 is right",
         "48 + 4 = 51 is wrong: 52",
         "no equation",
         "2x + 3 = 13 cannot be checked",
     )
+
+
+def test_a_step_without_an_equation_leaves_the_chain_where_it_was() -> None:
+    (scores,) = score(chain(NEUTRAL, NEUTRAL, RIGHT, NEUTRAL))
+    assert scores.values == (0.3, 0.3, 1.0, 1.0)
+    assert scores.notes == ("no equation", "no equation", "16 * 3 = 48 is right", "no equation")
 
 
 def test_one_wrong_equation_spoils_a_step() -> None:
@@ -74,8 +80,8 @@ def test_only_new_steps_are_given_aligned_to_the_end() -> None:
     node = tree.add(ROOT, Step(text=WRONG))
     tail = (Step(text=RIGHT), Step(text=NEUTRAL))
     new, whole, none = score(tree.chain(node, tail), tree.chain(node, tail, 3), tree.chain(node))
-    assert new.values == (1.0, 0.3)
-    assert whole.values == (0.02, 1.0, 0.3)
+    assert new.values == (0.02, 0.02)
+    assert whole.values == (0.02, 0.02, 0.02)
     assert none.values == ()
     assert none.notes == ()
 
@@ -91,7 +97,7 @@ def test_scores_do_not_change_as_the_chain_grows() -> None:
 def test_scores_can_be_set_and_are_recorded() -> None:
     verifier = RuleVerifier(correct=0.9, neutral=0.5, wrong=0.0, aggregation="product")
     (scores,) = score(chain(RIGHT, NEUTRAL, WRONG), verifier=verifier)
-    assert scores.values == (0.9, 0.5, 0.0)
+    assert scores.values == (0.9, 0.9, 0.0)
     assert verifier.spec.aggregation == "product"
     assert verifier.spec.provenance == {
         "correct": 0.9,
