@@ -109,9 +109,7 @@ class Scorebook:
         for new, scored in zip(news, scores, strict=True):
             self._enter_checked(new, scored)
 
-    def _enter_plain(
-        self, first: int, sizes: Sequence[int], scores: Sequence[StepScores]
-    ) -> bool:
+    def _enter_plain(self, first: int, sizes: Sequence[int], scores: Sequence[StepScores]) -> bool:
         """The common case in bulk: one new step each, one number each, and nothing else.
 
         It comes to the same as `_enter_checked`, at a tenth of its cost.
