@@ -93,8 +93,8 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="Hydra overrides for every case")
     options = parser.parse_intermixed_args()
     questions = list(problems(options.data, options.limit))
-    print("| search | select | right | policy tokens | verifier tokens | seconds |")
-    print("|---|---|---|---|---|---|")
+    print("| search | select | right | failed | policy tokens | verifier tokens | seconds |")
+    print("|---|---|---|---|---|---|---|")
     chosen = cases(options.policy_adapter, options.prm_adapter, options.n)
     for case in (case for case in chosen if options.case in case.name):
         engine = build_engine(load_config([*case.overrides, *options.overrides]))
@@ -104,11 +104,12 @@ def main() -> None:
         seconds = time.perf_counter() - started
         policy = sum(s.usage.policy_tokens for s in solutions)
         verifier = sum(s.usage.verifier_tokens or 0 for s in solutions)
+        failed = sum(s.stop in ("policy_failed", "verifier_failed") for s in solutions)
         for by in case.selections:
             right = sum(correct(s, by) for s in solutions)
             print(
-                f"| {case.name} | {by} | {right}/{len(solutions)} | {policy:,} | {verifier:,} "
-                f"| {seconds:.0f} |",
+                f"| {case.name} | {by} | {right}/{len(solutions)} | {failed} "
+                f"| {policy:,} | {verifier:,} | {seconds:.0f} |",
                 flush=True,
             )
         del engine, stream, solutions

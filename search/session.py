@@ -228,15 +228,16 @@ class Session:
         parents: list[int] = []
         flat: list[Step] = []
         ends: list[int] = []
-        added = first = len(self.tree)
+        first = len(self.tree)
         for chain, steps in zip(chains, arrived, strict=True):
-            node = NO_NODE if steps is None else chain.node
-            for step in steps or ():
-                parents.append(node)
-                flat.append(step)
-                node = added
-                added += 1
-            ends.append(node)
+            if steps is None:
+                ends.append(NO_NODE)
+                continue
+            parents.append(chain.node)
+            flat.extend(steps)
+            if len(steps) > 1:
+                parents.extend(range(first + len(parents) - 1, first + len(flat) - 1))
+            ends.append(first + len(flat) - 1)
         self.tree.extend(parents, flat)
         if self._scorebook is not None:
             sizes = [len(steps) for steps in arrived if steps]
