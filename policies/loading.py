@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ from transformers import (
     AutoTokenizer,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging
 
 from stepsearch.policies.causal import DEFAULT_CACHE_BYTES, DEFAULT_MAX_ROWS, CausalRunner
 from stepsearch.policies.model import CausalModel
@@ -139,10 +142,25 @@ def load_model(source: Source, device: torch.device, dtype: torch.dtype) -> Caus
         architectures = config.architectures or []
         has_head = any(a.endswith(("ForCausalLM", "LMHeadModel")) for a in architectures)
         loader: Any = AutoModelForCausalLM if has_head else AutoModel
-        model = loader.from_pretrained(source.location, revision=revision, dtype=dtype)
+        with _quietly():
+            model = loader.from_pretrained(source.location, revision=revision, dtype=dtype)
     except (OSError, ValueError, KeyError) as error:
         raise _not_found(source, "model", error) from error
     return CausalModel(model.to(device), source.name, lambda: _hash(source))
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the progress bars and load report of transformers: a head left aside is no news."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 _RUNNERS: weakref.WeakValueDictionary[tuple[Any, ...], CausalRunner] = weakref.WeakValueDictionary()

@@ -168,6 +168,10 @@ class TransformersPolicy:
             )
         return tuple(i for step in steps for i in step.token_ids)
 
+    def count_prompt_tokens(self, prompt: str) -> int:
+        """Tokens of the rendered prompt."""
+        return len(self._prompt(prompt))
+
     def _prompt(self, question: str) -> tuple[int, ...]:
         if question not in self._prompts:
             if len(self._prompts) >= _MAX_PROMPTS:

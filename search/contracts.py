@@ -50,6 +50,10 @@ class SamplingParams:
             raise ValueError(f"top_p={self.top_p} must lie in (0, 1]; 1 keeps every token")
         if self.top_k < 0:
             raise ValueError(f"top_k={self.top_k} must be 0 (keep every token) or positive")
+        if self.max_repeats < 0 or self.max_repeats == 1:
+            raise ValueError(
+                f"max_repeats={self.max_repeats} must be 0 (no loop detection) or at least 2"
+            )
         for name in ("max_step_tokens", "max_tokens", "max_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")

@@ -193,13 +193,11 @@ def _why(session: Session) -> SolutionStop:
     """Why a search ended that no error ended."""
     if session.stopped_by_budget:
         return "budget"
-    if session.scoring_failed:
-        return "verifier_failed"
     tree = session.tree
     full = STOP_CODES["context"]
     if full in tree.stop_code and all(tree.stop_code[leaf] == full for leaf in tree.leaves()):
         return "context"
-    return session.stop
+    return "verifier_failed" if session.scoring_failed else session.stop
 
 
 def _first_failure(session: Session) -> str | None:
