@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepsearch.search.contracts import Aggregation
-from stepsearch.search.tree import ROOT, Tree
+from stepsearch.search.tree import FAILED, ROOT, Tree
 
 AGGREGATIONS: tuple[Aggregation, ...] = ("last", "min", "mean", "product")
 
@@ -43,15 +43,18 @@ def aggregate(aggregation: Aggregation, scores: Sequence[float]) -> float | None
 def chain_scores(tree: Tree, node: int, verifier: str) -> tuple[float, ...] | None:
     """A verifier's scores of every step of the chain that ends in `node`.
 
-    None when the chain's newest step has no score. Where a verifier judged only some prefixes
-    (an outcome model), only their scores are there.
+    None when the chain's newest step has no score, or scoring failed somewhere on its way. Where a
+    verifier judged only some prefixes (an outcome model), only their scores are there.
     """
     column = tree.scores.get(verifier)
     if column is None or column[node] is None:
         return None
     if node in column.per_leaf:
         return column.per_leaf[node]
-    scores = (column[step] for step in tree.path(node))
+    path = tree.path(node)
+    if any(column.status[step] == FAILED for step in path):
+        return None
+    scores = (column[step] for step in path)
     return tuple(score for score in scores if score is not None)
 
 

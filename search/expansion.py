@@ -16,7 +16,6 @@ from stepsearch.search.batching import Batcher
 from stepsearch.search.contracts import Policy, SamplingParams, StepScores
 from stepsearch.search.errors import PolicyError, StepsearchError, VerifierError
 from stepsearch.search.ledger import Ledger
-from stepsearch.search.meter import Meter
 from stepsearch.search.tree import Chain
 from stepsearch.search.types import Step
 
@@ -29,14 +28,15 @@ class Expansion:
     Args:
         policy: who samples them.
         ledger: the budget.
-        meter: counts what was spent.
         params: how to sample; `max_tokens` is the full allotment of one child.
-        chains: what is continued, one per child, in the order in which they will be added.
+        chains: what is continued, one per child, in the order in which they will be added; their
+            `num_new` says how many of their own steps await a score.
         seeds: one per child.
         batcher: takes chains to the verifier as they arrive; None when nothing is scored.
 
     Attributes:
         steps: what arrived, by child; None for a child that was not sent.
+        prefixes: prefix tokens computed and reused, by arrival.
         cut: whether the budget did not reach for every child in full.
     """
 
@@ -45,7 +45,6 @@ class Expansion:
         *,
         policy: Policy,
         ledger: Ledger,
-        meter: Meter,
         params: SamplingParams,
         chains: Sequence[Chain],
         seeds: Sequence[int],
@@ -53,7 +52,6 @@ class Expansion:
     ) -> None:
         self._policy = policy
         self._ledger = ledger
-        self._meter = meter
         self._params = params
         self._chains = chains
         self._seeds = seeds
@@ -62,7 +60,9 @@ class Expansion:
         self._unscored: list[int] = []
         self._scoring: list[tuple[list[int], Scores]] = []
         self.steps: list[tuple[Step, ...] | None] = [None] * len(seeds)
+        self.prefixes: list[tuple[int | None, int | None]] = []
         self.cut = False
+        self._unsettled = 0
 
     async def run(self) -> None:
         """Sample the children.
@@ -70,13 +70,22 @@ class Expansion:
         Raises:
             PolicyError: the policy failed, or returned something else than it was asked for.
         """
-        count, size = len(self._seeds), self._params.max_tokens
-        if self._ledger.affordable(size) >= count:
-            self._ledger.reserve(count, size)
-            await self._sample(0, count, size)
-            self._settle(0, count, size)
-        else:
+        if not self.is_affordable:
             await self._run_as_affordable()
+            return
+        self._unsettled = len(self._seeds)
+        self._ledger.reserve(self._unsettled, self._params.max_tokens)
+        await self._sample(0, self._unsettled, self._params.max_tokens)
+
+    @property
+    def is_affordable(self) -> bool:
+        """Whether every child can be sent in full now."""
+        return self._ledger.affordable(self._params.max_tokens) >= len(self._seeds)
+
+    def settle(self) -> None:
+        """Give back what was not used; belongs to the moment the children enter the tree."""
+        self._settle(0, self._unsettled, self._params.max_tokens)
+        self._unsettled = 0
 
     async def scores(self) -> list[StepScores | None]:
         """The scores of what arrived, by child.
@@ -89,6 +98,15 @@ class Expansion:
         for indices, future in self._scoring:
             for index, scores in zip(indices, await future, strict=True):
                 found[index] = unwrap(scores)
+        return found
+
+    def scores_so_far(self) -> list[StepScores | None]:
+        """The scores that are there now; what failed counts as not there."""
+        found: list[StepScores | None] = [None] * len(self.steps)
+        for indices, future in self._scoring:
+            if future.done() and not future.cancelled():
+                for index, scores in zip(indices, future.result(), strict=True):
+                    found[index] = scores if isinstance(scores, StepScores) else None
         return found
 
     async def _run_as_affordable(self) -> None:
@@ -108,7 +126,7 @@ class Expansion:
         settled = 0
         while settled < total:
             sent, size = len(sizes), full
-            fits = int(min(total - sent, self._ledger.affordable(full)))
+            fits = max(0, int(min(total - sent, self._ledger.affordable(full))))
             if fits == 0 and settled == sent:
                 size, fits = min(full, self._ledger.rest()), 1
                 self.cut = True
@@ -126,7 +144,10 @@ class Expansion:
     async def _sample(self, start: int, stop: int, size: int) -> None:
         try:
             await self._collect(start, stop, size)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                raise
             known = isinstance(error, StepsearchError)
             failure = error if known else PolicyError(f"{type(error).__name__}: {error}")
             for arrival in self._arrivals[start:stop]:
@@ -141,26 +162,34 @@ class Expansion:
             params = replace(params, max_tokens=size)
         chains, seeds = self._chains[start:stop], self._seeds[start:stop]
         whole, found, missing = size == self._params.max_tokens, self.steps, stop - start
-        prefixes: list[tuple[int | None, int | None]] = []
         async for request, steps, computed, reused in self._policy.sample(chains, seeds, params):
             index = start + request
-            if found[index] is not None or not steps:
+            if not 0 <= request < stop - start or found[index] is not None or not steps:
                 raise PolicyError(f"the policy returned continuation {request} twice or empty")
-            if whole and steps[-1].stop == "budget":
-                # The whole allotment was there: the limit of a chain ended it, not the budget.
-                steps = (*steps[:-1], replace(steps[-1], stop="length"))
+            if steps[-1].stop in ("budget", "step"):
+                steps = self._named(steps, whole)
             found[index] = steps
             missing -= 1
-            prefixes.append((computed, reused))
+            self.prefixes.append((computed, reused))
             if self._batcher is not None:
                 self._queue(index)
             if self._arrivals:
                 self._arrivals[index].set_result(None)
-        self._meter.prefixes(prefixes)
         if missing:
             raise PolicyError(
                 f"the policy returned {stop - start - missing} of {stop - start} continuations"
             )
+
+    def _named(self, steps: tuple[Step, ...], whole: bool) -> tuple[Step, ...]:
+        """The steps with the right reason where the call's limit of tokens ended the chain.
+
+        With the whole allotment it was the limit of a chain, else the budget; a limit that is
+        reached just where a step ends is one too.
+        """
+        params, last = self._params, steps[-1]
+        if last.stop == "step" and (params.until == "step" or len(steps) >= params.max_steps):
+            return steps
+        return (*steps[:-1], replace(last, stop="length" if whole else "budget"))
 
     def _queue(self, index: int) -> None:
         """Take a candidate to the verifier in this turn of the loop, with those beside it."""
@@ -178,7 +207,7 @@ class Expansion:
         """The chain of a child that arrived; its new steps are not in the tree yet."""
         steps, chain = self.steps[index], self._chains[index]
         assert steps is not None
-        return Chain(chain.tree, chain.node, steps, len(steps))
+        return Chain(chain.tree, chain.node, steps, chain.num_new + len(steps))
 
     def _settle(self, start: int, stop: int, size: int) -> None:
         """Give back what children that were allotted `size` tokens did not use."""
@@ -194,7 +223,6 @@ class Expansion:
             finished += steps[-1].stop == "eos"
         count = stop - start
         self._ledger.settle(size * count - total, count - finished)
-        self._meter.sampled(count, total, finished)
 
 
 def unwrap(scores: StepScores | Exception) -> StepScores:

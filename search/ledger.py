@@ -64,10 +64,19 @@ class Ledger:
         self._flops += tokens * self._policy_flops
         self._completions += completions
 
-    def pay_prompt(self, tokens: int) -> bool:
-        """Pay for the prompt; False when that is not affordable."""
+    def pay_prompt(self, tokens: int) -> None:
+        """Pay for the policy's prompt; when it is not affordable, nothing is from then on."""
         self._flops -= tokens * self._policy_flops
-        return self._flops >= 0
+        if self._flops < 0:
+            self._close()
+
+    def pay_question(self, tokens: int) -> None:
+        """Pay for the verifier's reading of the question; as `pay_prompt`."""
+        if not self.pay_scoring(tokens):
+            self._close()
+
+    def _close(self) -> None:
+        self._policy_tokens = self._verifier_tokens = self._completions = self._flops = 0.0
 
     def pay_scoring(self, tokens: int) -> bool:
         """Pay for verifier tokens; False, and nothing is paid, when they are not affordable."""

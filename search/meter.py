@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from stepsearch.search.contracts import StepScores
-from stepsearch.search.types import Usage
+from stepsearch.search.types import Step, Usage
 
 
 class Meter:
@@ -30,18 +30,20 @@ class Meter:
         self.verifier_tokens: int | None = 0
         self.verifier_tokens_reused: int | None = 0
 
-    def prefixes(self, tokens: Sequence[tuple[int | None, int | None]]) -> None:
-        """Count prefix tokens of continuations: computed and reused."""
-        self.prompt_tokens = _sum(self.prompt_tokens, [computed for computed, _ in tokens])
+    def sampled(
+        self,
+        continuations: Sequence[tuple[Step, ...] | None],
+        prefixes: Sequence[tuple[int | None, int | None]],
+    ) -> None:
+        """Count the continuations that are there, and their prefix tokens computed and reused."""
+        arrived = [steps for steps in continuations if steps is not None]
+        self.policy_calls += len(arrived)
+        self.policy_tokens += sum([step.num_tokens for steps in arrived for step in steps])
+        self.completions += sum([steps[-1].stop == "eos" for steps in arrived])
+        self.prompt_tokens = _sum(self.prompt_tokens, [computed for computed, _ in prefixes])
         self.prompt_tokens_reused = _sum(
-            self.prompt_tokens_reused, [reused for _, reused in tokens]
+            self.prompt_tokens_reused, [reused for _, reused in prefixes]
         )
-
-    def sampled(self, count: int, tokens: int, completions: int) -> None:
-        """Count continuations."""
-        self.policy_calls += count
-        self.policy_tokens += tokens
-        self.completions += completions
 
     def scored(self, scores: Sequence[StepScores]) -> None:
         """Count scored chains."""

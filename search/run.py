@@ -151,7 +151,7 @@ class Run:
                     f"verifier {settings.verifier.spec.name!r} does not tell its tokens: "
                     "budget.verifier_tokens and budget.flops cannot be limited"
                 )
-            ledger.pay_scoring(tokens)
+            ledger.pay_question(tokens)
         return ledger
 
     def _scorebook(

@@ -27,6 +27,8 @@ def checked(scores: StepScores, spec: VerifierSpec, *, num_steps: int, num_new: 
             scores, kind, f"{count} scores for a chain of {num_steps} steps, {num_new} of them new"
         )
     for value in scores.values:
+        if not isinstance(value, int | float):
+            return _failed(scores, "malformed", f"the score is {value!r}, not a number")
         if not math.isfinite(value):
             return _failed(scores, "not_a_number", f"the score is {value}")
         if not _in_range(value, spec):

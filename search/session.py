@@ -55,6 +55,7 @@ class Session:
         self._meter = meter
         self._next_child: dict[int, int] = {}
         self._last_turn: asyncio.Future[None] | None = None
+        self._num_waiting = 0
 
     @property
     def exhausted(self) -> bool:
@@ -139,8 +140,9 @@ class Session:
             if new
         ]
         scores = await book.score(chains)
-        book.enter([new for new in news if new], scores)
+        book.enter_chains([new for new in news if new], scores)
         self.stopped_by_budget |= book.refused
+        self.scoring_failed = book.failed(nodes)
 
     def _params(
         self, until: Literal["step", "end"], max_steps: int | None, temperature: float | None
@@ -161,30 +163,19 @@ class Session:
         params: SamplingParams,
         book: Scorebook | None,
     ) -> list[list[int]]:
+        if n < 1 or not nodes:
+            return [[] for _ in nodes]
         chains, seeds = self._requests(nodes, n)
         at_once = book is not None and not self._ledger.limits_verifier
         expansion = Expansion(
             policy=self._policy,
             ledger=self._ledger,
-            meter=self._meter,
             params=params,
             chains=chains,
             seeds=seeds,
             batcher=book.batcher if book is not None and at_once else None,
         )
-        previous, turn = self._last_turn, asyncio.get_running_loop().create_future()
-        self._last_turn = turn
-        try:
-            await expansion.run()
-            if book is None or at_once:
-                scores = await expansion.scores()
-            else:
-                scores = await self._score_in_order(expansion, book)
-            if previous is not None:
-                await previous
-            ends = self._add(chains, expansion.steps, scores)
-        finally:
-            turn.set_result(None)
+        ends = await self._in_turn(expansion, chains, book, at_once)
         self.stopped_by_budget |= expansion.cut or (book is not None and book.refused)
         if book is not None:
             self.scoring_failed = book.failed([node for node in ends if node >= 0])
@@ -192,6 +183,39 @@ class Session:
             [node for node in ends[start : start + n] if node >= 0]
             for start in range(0, len(ends), n)
         ]
+
+    async def _in_turn(
+        self, expansion: Expansion, chains: list[Chain], book: Scorebook | None, at_once: bool
+    ) -> list[int]:
+        """Run an expansion; its children enter after those of the expansions asked for before.
+
+        One that the budget does not cover now, or that follows one that waits, is sent only when it
+        is its turn; so is what has to pay for its scores. When it fails or is cancelled, what has
+        arrived enters all the same: it was paid for, and may hold the answer.
+        """
+        previous, turn = self._last_turn, asyncio.get_running_loop().create_future()
+        self._last_turn = turn
+        waits = bool(self._num_waiting) or not expansion.is_affordable
+        self._num_waiting += waits
+        try:
+            if waits:
+                await _over(previous)
+            await expansion.run()
+            if at_once or book is None:
+                scores = await expansion.scores()
+            else:
+                await _over(previous)
+                scores = await self._score_in_order(expansion, book)
+            await _over(previous)
+            expansion.settle()
+        except BaseException:
+            self._add(chains, expansion, expansion.scores_so_far(), book)
+            raise
+        else:
+            return self._add(chains, expansion, scores, book)
+        finally:
+            self._num_waiting -= waits
+            turn.set_result(None)
 
     def _requests(self, nodes: Sequence[int], n: int) -> tuple[list[Chain], list[int]]:
         """A chain and a seed per child."""
@@ -203,7 +227,8 @@ class Session:
             if first < 0:
                 first = tree.num_children(node)
             self._next_child[node] = first + n
-            chains.extend([Chain(tree, node)] * n)
+            num_new = 0 if self._scorebook is None else len(self._scorebook.unscored(node))
+            chains.extend([Chain(tree, node, (), num_new)] * n)
             seeds.extend(self._seeder.children(tree, node, first, n))
         return chains, seeds
 
@@ -221,15 +246,16 @@ class Session:
     def _add(
         self,
         chains: Sequence[Chain],
-        arrived: Sequence[tuple[Step, ...] | None],
+        expansion: Expansion,
         scores: Sequence[StepScores | None],
+        book: Scorebook | None,
     ) -> list[int]:
-        """Add continuations in order; the last node of each, `NO_NODE` for one that is missing."""
+        """Add what arrived in order; the last node of each, `NO_NODE` for one that is missing."""
         parents: list[int] = []
         flat: list[Step] = []
         ends: list[int] = []
         first = len(self.tree)
-        for chain, steps in zip(chains, arrived, strict=True):
+        for chain, steps in zip(chains, expansion.steps, strict=True):
             if steps is None:
                 ends.append(NO_NODE)
                 continue
@@ -239,7 +265,15 @@ class Session:
                 parents.extend(range(first + len(parents) - 1, first + len(flat) - 1))
             ends.append(first + len(flat) - 1)
         self.tree.extend(parents, flat)
+        self._meter.sampled(expansion.steps, expansion.prefixes)
         if self._scorebook is not None:
-            sizes = [len(steps) for steps in arrived if steps]
-            self._scorebook.enter_added(first, sizes, [s for s in scores if s is not None])
+            self._scorebook.grow()
+        if book is not None:
+            book.enter(ends, chains, expansion.steps, scores)
         return ends
+
+
+async def _over(turn: asyncio.Future[None] | None) -> None:
+    """Wait for a turn to end; being cancelled meanwhile does not end it."""
+    if turn is not None:
+        await asyncio.shield(turn)
