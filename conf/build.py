@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -17,7 +19,9 @@ from omegaconf.errors import OmegaConfBaseException
 from stepsearch.search.engine import Engine
 from stepsearch.search.errors import ConfigurationError, StepsearchError
 
-COMPONENTS = ("policy", "verifier", "search", "task", "budget", "sampling")
+_LOCK = threading.RLock()
+MODELS = ("policy", "verifier")
+COMPONENTS = ("search", "task", "budget", "sampling", *MODELS)
 
 
 def load_config(overrides: Sequence[str] = ()) -> DictConfig:
@@ -30,10 +34,21 @@ def load_config(overrides: Sequence[str] = ()) -> DictConfig:
         ConfigurationError: an option or a key does not exist; names the nearest ones.
     """
     try:
-        with initialize_config_module("stepsearch.conf", version_base="1.3"):
-            return compose("config", overrides=list(overrides))
-    except (HydraException, OmegaConfBaseException) as error:
+        return _compose(overrides)
+    except (HydraException, OmegaConfBaseException, ValueError, TypeError) as error:
         raise ConfigurationError(explain(error, overrides)) from error
+
+
+def _compose(overrides: Sequence[str]) -> DictConfig:
+    """Compose, also inside another Hydra application and on several threads."""
+    with _LOCK:
+        outer = GlobalHydra.instance().hydra
+        GlobalHydra.instance().hydra = None
+        try:
+            with initialize_config_module("stepsearch.conf", version_base="1.3"):
+                return compose("config", overrides=list(overrides))
+        finally:
+            GlobalHydra.instance().hydra = outer
 
 
 def build(config: DictConfig, name: str) -> Any:
@@ -42,13 +57,26 @@ def build(config: DictConfig, name: str) -> Any:
     Raises:
         ConfigurationError: a value does not fit.
     """
+    if config.get(name) is None:
+        if name == "verifier":
+            return None
+        raise ConfigurationError(f"{name} is missing; known options: {', '.join(options(name))}")
     try:
         return instantiate(config[name], _convert_="all")
+    except OmegaConfBaseException as error:
+        raise ConfigurationError(f"{name}: {str(error).splitlines()[0]}") from error
     except HydraException as error:
         if isinstance(error.__cause__, StepsearchError):
             raise error.__cause__ from None
         reason = str(error.__cause__ or error)
         raise ConfigurationError(f"{name}: {reason}") from error
+
+
+def require_complete(config: DictConfig, groups: Sequence[str]) -> None:
+    """Raise `ConfigurationError` when a part that will be built has a setting without a value."""
+    for key in sorted(OmegaConf.missing_keys(config)):
+        if key.split(".", 1)[0] in groups:
+            raise ConfigurationError(f"{key} has no value; give {key}=...")
 
 
 def nothing() -> None:
@@ -85,8 +113,12 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
     group_match = re.search(r"Could not override '([\w/@.]+)'", text)
     if group_match:
         key = group_match.group(1)
-        return f"{key}: there is no such setting. {_nearest(key, settings(overrides, key))}"
-    return text.splitlines()[0] if text else repr(error)
+        group = key.split(".", 1)[0] + "."
+        known = settings(overrides, key)
+        near = [setting for setting in known if setting.startswith(group)]
+        return f"{key}: there is no such setting. {_nearest(key, near or known)}"
+    reason = text.splitlines()[0] if text else repr(error)
+    return f"cannot read the settings {' '.join(overrides)}: {reason}"
 
 
 def options(group: str) -> list[str]:
@@ -98,11 +130,10 @@ def options(group: str) -> list[str]:
 def settings(overrides: Sequence[str], unknown: str) -> list[str]:
     """All settings of the configuration, as dotted keys, without the unknown one's override."""
     valid = [o for o in overrides if o.lstrip("+~").split("=", 1)[0] != unknown]
-    with initialize_config_module("stepsearch.conf", version_base="1.3"):
-        try:
-            config = compose("config", overrides=valid)
-        except (HydraException, OmegaConfBaseException):
-            config = compose("config")
+    try:
+        config = _compose(valid)
+    except (HydraException, OmegaConfBaseException, ValueError, TypeError):
+        config = _compose(())
     return sorted(_keys(OmegaConf.to_container(config), ""))
 
 

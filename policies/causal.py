@@ -8,6 +8,7 @@ event loops may ask.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -126,6 +127,7 @@ class CausalRunner:
         self._answers: set[_Answer] = set()
         self._start_afresh(cache_bytes)
         self._closed = False
+        self._process = os.getpid()
         self._worker = device_worker(model.device)
         self._worker.add(self)
 
@@ -309,6 +311,11 @@ class CausalRunner:
         ready: Callable[[Prefix], None],
         answer: _Answer,
     ) -> None:
+        if os.getpid() != self._process:
+            raise PolicyError(
+                "the model was loaded before this process was forked, and its thread stayed behind;"
+                " start processes with the spawn method, or load the model in the child"
+            )
         if not ids or len(ids) > self.model.max_positions:
             raise ValueError(f"{len(ids)} ids do not fit {self.model.max_positions} positions")
         if not 0 <= min(ids) <= max(ids) < self.model.num_embeddings:

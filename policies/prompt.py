@@ -150,7 +150,8 @@ class PromptEncoder:
         return ids
 
     def _encode(self, text: str, **options: Any) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False, **options)
+        options |= {"add_special_tokens": False, "verbose": False}
+        ids: list[int] = self._tokenizer.encode(text, **options)
         return ids
 
     def _contents(self, question: str) -> list[str]:

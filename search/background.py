@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -24,7 +25,14 @@ class BackgroundLoop:
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine; cancelling the future cancels it."""
+        """Start a coroutine; cancelling the future cancels it.
+
+        Raises:
+            RuntimeError: called on the loop's own thread, which would wait for itself for ever.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("solve() was called from within a search; await asolve() there")
         return asyncio.run_coroutine_threadsafe(work, self._running())
 
     def _running(self) -> asyncio.AbstractEventLoop:
@@ -37,6 +45,11 @@ class BackgroundLoop:
                 self._thread.start()
                 atexit.register(self.close)
             return self._loop
+
+    def forget(self) -> None:
+        """In a forked child: the loop's thread stayed in the parent, so start another one."""
+        self._lock = threading.Lock()
+        self._loop = self._thread = None
 
     def close(self) -> None:
         """Cancel what runs and end the thread; a later call starts a new one."""
@@ -59,3 +72,5 @@ async def _cancel_others() -> None:
 
 
 background = BackgroundLoop()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=background.forget)

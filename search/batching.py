@@ -100,8 +100,13 @@ class Batcher(Generic[T, R]):
             if len(results) != len(items):
                 raise RuntimeError(f"asked for {len(items)} results, got {len(results)}")
             return list(results)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                raise
             if len(items) == 1:
-                return [error]
+                if isinstance(error, Exception):
+                    return [error]
+                return [RuntimeError("the call was cancelled from within")]
         alone = await asyncio.gather(*(self._attempt([item]) for item in items))
         return [result for [result] in alone]

@@ -37,7 +37,7 @@ def encode_tree(tree: Tree) -> dict[str, Any]:
         "texts": tree.texts if any(tree.texts) else None,
         "scores": {name: _encode_scores(column) for name, column in tree.scores.items()},
         "own_columns": {
-            name: {"default": column.default, "data": _encode(column.data)}
+            name: {"default": str(column.default), "data": _encode(column.data)}
             for name, column in tree.columns.items()
         },
     }
@@ -57,7 +57,10 @@ def decode_tree(data: Mapping[str, Any]) -> Tree:
         tree.texts = data["texts"] or [""] * size
         tree.scores = {name: _decode_scores(c) for name, c in data["scores"].items()}
         tree.columns = {
-            name: Column(_decode(c["data"]), c["default"])
+            name: Column(
+                _decode(c["data"]),
+                int(c["default"]) if c["data"]["type"] == "q" else float(c["default"]),
+            )
             for name, c in data["own_columns"].items()
         }
     except (KeyError, TypeError, ValueError) as error:
@@ -70,7 +73,7 @@ def decode_tree(data: Mapping[str, Any]) -> Tree:
 
 def _encode(column: array[Any]) -> dict[str, Any]:
     code = column.typecode
-    if len(column) > _PLAIN_LENGTH:
+    if len(column) > _PLAIN_LENGTH or (code in "fd" and any(map(math.isinf, column))):
         if sys.byteorder == "big":
             column = array(code, column)
             column.byteswap()

@@ -44,7 +44,7 @@ class SamplingParams:
     max_repeats: int = 4
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
+        if not self.temperature >= 0:
             raise ValueError(f"temperature={self.temperature} must be 0 (greedy) or positive")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p} must lie in (0, 1]; 1 keeps every token")

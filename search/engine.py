@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import wait
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
+from stepsearch.search.aggregate import AGGREGATIONS
 from stepsearch.search.background import background
 from stepsearch.search.batching import Batcher
 from stepsearch.search.contracts import (
@@ -19,14 +21,16 @@ from stepsearch.search.contracts import (
     Strategy,
     Verifier,
 )
-from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.errors import ConfigurationError, EmptyQuestionError
 from stepsearch.search.provenance import describe
-from stepsearch.search.run import Run, RunSettings
+from stepsearch.search.run import Run, RunSettings, failed
 from stepsearch.search.select import Selection, default_selection, require_selection
 from stepsearch.search.task import MathTask, Task
 from stepsearch.search.trace import TraceWriter
 from stepsearch.search.tree import Chain
 from stepsearch.search.types import Budget, Problem, Solution, Usage
+
+_log = logging.getLogger(__name__)
 
 
 class Engine:
@@ -67,8 +71,16 @@ class Engine:
         concurrency: int = 16,
         trace: str | Path | None = None,
     ) -> None:
-        if concurrency < 1:
-            raise ConfigurationError(f"concurrency={concurrency} must be at least 1")
+        if not isinstance(concurrency, int) or concurrency < 1:
+            raise ConfigurationError(f"concurrency={concurrency} must be a number, at least 1")
+        if not isinstance(seed, int):
+            raise ConfigurationError(f"seed={seed!r} must be a whole number")
+        if not isinstance(abstain_below, int | float | None):
+            raise ConfigurationError(f"abstain_below={abstain_below!r} must be a number or null")
+        if aggregation is not None and aggregation not in AGGREGATIONS:
+            raise ConfigurationError(
+                f"aggregation={aggregation!r} is not one of {', '.join(AGGREGATIONS)}"
+            )
         spec = None if verifier is None else verifier.spec
         select = select or default_selection(spec)
         require_selection(select, spec)
@@ -116,7 +128,7 @@ class Engine:
                     problem = next(source, None)
                     if problem is None:
                         break
-                    running.add(asyncio.create_task(self.asolve(problem)))
+                    running.add(asyncio.create_task(self._solve_apart(problem)))
                 if not running:
                     return
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -145,11 +157,14 @@ class Engine:
         except KeyboardInterrupt:
             run.cancel()
             return future.result()
+        finally:
+            future.cancel()
 
     def solve_many(self, problems: Iterable[Problem | str]) -> Iterator[Solution]:
         """Solve problems concurrently; yield each as it finishes.
 
-        Closing the iterator, or Ctrl-C while waiting, cancels what is under way.
+        `problems` is read on the engine's own thread, a few ahead of what was yielded. Closing the
+        iterator, or Ctrl-C while waiting, cancels what is under way.
         """
         results: queue.SimpleQueue[Solution | BaseException | None] = queue.SimpleQueue()
 
@@ -172,7 +187,20 @@ class Engine:
             future.cancel()
 
     def _start(self, problem: Problem | str) -> Run:
-        return Run(self._settings, Problem(text=problem) if isinstance(problem, str) else problem)
+        problem = Problem(text=problem) if isinstance(problem, str) else problem
+        if not problem.text.strip():
+            raise EmptyQuestionError(f"the question of problem {problem.id!r} is empty")
+        return Run(self._settings, problem)
+
+    async def _solve_apart(self, problem: Problem | str) -> Solution:
+        """Solve one of many; whatever goes wrong with it is its result, not the others'."""
+        try:
+            return await self.asolve(problem)
+        except ConfigurationError:
+            raise  # it would go wrong with every other problem too
+        except Exception as error:
+            _log.exception("problem %r failed", problem)
+            return failed(problem, error)
 
     async def _execute(self, run: Run) -> Solution:
         solution = await run.execute(self._batcher())

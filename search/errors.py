@@ -9,6 +9,10 @@ class ConfigurationError(StepsearchError, ValueError):
     """A setting is unknown, missing or contradicts another one."""
 
 
+class EmptyQuestionError(StepsearchError, ValueError):
+    """There is nothing to solve."""
+
+
 class ModelNotFoundError(StepsearchError):
     """A model, adapter or tokenizer could not be loaded from where it was looked for."""
 

@@ -25,7 +25,15 @@ from stepsearch.search.select import Choice, Selection, candidates, choose
 from stepsearch.search.session import Session
 from stepsearch.search.task import Task
 from stepsearch.search.tree import STOP_CODES, Chain, Tree
-from stepsearch.search.types import Budget, Candidate, Problem, ScoredStep, Solution, SolutionStop
+from stepsearch.search.types import (
+    Budget,
+    Candidate,
+    Problem,
+    ScoredStep,
+    Solution,
+    SolutionStop,
+    Usage,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +128,11 @@ class Run:
     ) -> tuple[SolutionStop, str | None]:
         """Wait for the strategy and say why the search ended."""
         try:
-            async with asyncio.timeout(self._settings.budget.seconds):
+            async with asyncio.timeout(self._settings.budget.seconds) as limit:
                 await search
         except TimeoutError:
+            if not limit.expired():
+                raise
             return "budget", None
         except PolicyError as error:
             return "policy_failed", str(error)
@@ -132,7 +142,10 @@ class Run:
             if not self._cancelled:
                 raise
             return "cancelled", None
-        return _why(session), _first_failure(session)
+        stop = _why(session)
+        if stop == "context":
+            return stop, "the question does not fit into the policy's context"
+        return stop, _first_failure(session)
 
     def _ledger(self, tree: Tree) -> Ledger:
         settings = self._settings
@@ -177,6 +190,23 @@ class Run:
             ScoredStep(text=tree.texts[node], score=value, note=column.note(node))
             for node, value in zip(path, values, strict=True)
         )
+
+
+def failed(problem: Problem | str, error: Exception) -> Solution:
+    """The solution of a problem whose search could not be run to its end."""
+    problem = Problem(text=problem) if isinstance(problem, str) else problem
+    return Solution(
+        problem=problem,
+        answer=None,
+        score=None,
+        node=None,
+        steps=(),
+        candidates=(),
+        usage=Usage(),
+        tree=Tree(problem.text),
+        stop="policy_failed",
+        error=f"{type(error).__name__}: {error}",
+    )
 
 
 def _flops(settings: RunSettings) -> tuple[float | None, float | None]:

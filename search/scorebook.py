@@ -136,6 +136,8 @@ class Scorebook:
         """
         if not self._folds or None in scores or any(chain.num_new for chain in chains):
             return False
+        if self._column.failures:
+            return False  # what follows a failure has no value
         if not all(new is not None and len(new) == 1 for new in steps):
             return False
         plain = [s for s in scores if s and len(s.values) == 1 and not s.notes and not s.parts]

@@ -22,7 +22,8 @@ class Seeder:
     """Seeds of one problem in one run."""
 
     def __init__(self, run_seed: int, problem_id: str) -> None:
-        self._root = blake2b(f"{run_seed}\x00{problem_id}\x00".encode(), digest_size=64)
+        name = f"{run_seed}\x00{problem_id}\x00".encode(errors="surrogatepass")
+        self._root = blake2b(name, digest_size=64)
         self._paths = {ROOT: self._root}
 
     def children(self, tree: Tree, node: int, first: int, count: int) -> list[int]:

@@ -55,10 +55,15 @@ def default_selection(spec: VerifierSpec | None) -> Selection:
     return "weighted" if spec.range == "probability" else "best"
 
 
-def require_selection(by: str, spec: VerifierSpec | None) -> None:
-    """Raise `ConfigurationError` when the selection does not fit the verifier."""
+def require_known(by: str) -> None:
+    """Raise `ConfigurationError` when there is no such selection."""
     if by not in SELECTIONS:
         raise ConfigurationError(f"select={by!r} is not one of {', '.join(SELECTIONS)}")
+
+
+def require_selection(by: str, spec: VerifierSpec | None) -> None:
+    """Raise `ConfigurationError` when the selection does not fit the verifier."""
+    require_known(by)
     if by != "majority" and spec is None:
         raise ConfigurationError(f"select={by!r} needs a verifier; without one use majority")
     if by == "weighted" and spec is not None and spec.range != "probability":

@@ -180,8 +180,9 @@ def get_task(name: str) -> Task:
     """
     if name in _TASKS:
         return _TASKS[name]()
-    near = difflib.get_close_matches(name, _TASKS, n=3) or list(_TASKS)
-    raise ConfigurationError(f"task={name!r} is not known; use {' or '.join(near)}")
+    near = difflib.get_close_matches(name, _TASKS, n=3)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise ConfigurationError(f"task={name!r} is not known; {hint}Known: {', '.join(_TASKS)}")
 
 
 def _plain(text: str) -> str:

@@ -14,7 +14,7 @@ from stepsearch.search.aggregate import chain_value
 from stepsearch.search.columns import decode_tree, encode_tree
 from stepsearch.search.contracts import Aggregation
 from stepsearch.search.errors import TraceError
-from stepsearch.search.select import Choice, Selection, candidates, choose
+from stepsearch.search.select import Choice, Selection, candidates, choose, require_known
 from stepsearch.search.task import Task
 from stepsearch.search.tree import Tree
 from stepsearch.search.types import Problem, Solution, SolutionStop, Usage
@@ -63,7 +63,9 @@ class Trace:
 
         Raises:
             TraceError: the tree has no scores of that verifier.
+            ConfigurationError: there is no such selection.
         """
+        require_known(by)
         saved = self.provenance.get("verifier") or {}
         name = verifier or saved.get("name")
         if by != "majority" and name not in self.tree.scores:
@@ -124,6 +126,7 @@ def encode(solution: Solution, provenance: Mapping[str, Any]) -> str:
             "tree": encode_tree(solution.tree),
         },
         allow_nan=False,
+        default=str,
         separators=(",", ":"),
     )
 

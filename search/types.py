@@ -47,10 +47,9 @@ class Problem:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.text.strip():
-            raise ValueError("Problem.text is empty; give the question to solve")
         if not self.id:
-            digest = hashlib.blake2b(self.text.encode(), digest_size=8).hexdigest()
+            text = self.text.encode(errors="surrogatepass")
+            digest = hashlib.blake2b(text, digest_size=8).hexdigest()
             object.__setattr__(self, "id", digest)
 
 

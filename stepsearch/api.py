@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stepsearch.search.contracts import Policy, Strategy, Verifier
-from stepsearch.search.select import Selection
+from stepsearch.search.select import Selection, require_known
 from stepsearch.search.task import Task
 from stepsearch.search.types import Budget, Problem, Solution
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from stepsearch.search.engine import Engine
 
+_lock = threading.Lock()
 _built: dict[tuple[str, str], Any] = {}
 
 
@@ -88,31 +90,60 @@ def engine_for(
     overrides: Sequence[str] = (),
 ) -> Engine:
     """The engine that `solve` uses; keep it to solve many questions with `solve_many`."""
-    from stepsearch.conf.build import build_engine, load_config
+    from stepsearch.conf.build import (
+        COMPONENTS,
+        MODELS,
+        build,
+        build_engine,
+        load_config,
+        require_complete,
+    )
 
-    parts: Mapping[str, Any] = {
-        "search": search,
-        "policy": policy,
-        "verifier": verifier,
-        "task": task,
-    }
-    named = {name: part for name, part in parts.items() if isinstance(part, str)} | {"seed": seed}
-    objects = {n: p for n, p in parts.items() if p is not None and not isinstance(p, str)}
-    given = {override.split("=", 1)[0] for override in overrides}
-    names = [f"{name}={value}" for name, value in named.items() if name not in given]
-    config = load_config([*names, *overrides])
-    if select is not None:
-        config.select = select
-    if abstain_below is not None:
-        config.abstain_below = abstain_below
-    if isinstance(budget, int):
-        config.budget.policy_tokens = budget
-    elif budget is not None:
-        objects["budget"] = budget
-    for name in ("policy", "verifier"):
+    objects: dict[str, Any] = {}
+    named: dict[str, Any] = {"seed": seed, "select": select, "abstain_below": abstain_below}
+    for name, part in (
+        ("search", search),
+        ("policy", policy),
+        ("verifier", verifier),
+        ("task", task),
+        ("budget.policy_tokens" if isinstance(budget, int) else "budget", budget),
+    ):
+        if isinstance(part, str | int) or part is None:
+            named[name] = part
+        else:
+            objects[name] = part
+    config = load_config([*_unless_given(named, overrides), *overrides])
+    _refuse_lost(objects, overrides)
+    require_complete(config, [name for name in COMPONENTS if name not in objects])
+    if config.select is not None:
+        require_known(config.select)
+    for name in COMPONENTS:  # what is quickly built first, so that mistakes do not wait for models
         if name not in objects:
-            objects[name] = _load(config, name)
+            objects[name] = _load(config, name) if name in MODELS else build(config, name)
     return build_engine(config, **objects)
+
+
+def _unless_given(named: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """Settings as overrides, but for those that the caller's own overrides make."""
+    given = {override.split("=", 1)[0] for override in overrides}
+    return [
+        f"{name}={value}"
+        for name, value in named.items()
+        if value is not None and name not in given
+    ]
+
+
+def _refuse_lost(objects: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Raise when an override belongs to a part that was given as an object."""
+    from stepsearch.search.errors import ConfigurationError
+
+    for override in overrides:
+        group = override.lstrip("+~").split("=", 1)[0].split(".", 1)[0]
+        if group in objects:
+            raise ConfigurationError(
+                f"{override!r} would change {group}, which was given as an object; "
+                "set it on the object, or give a name instead"
+            )
 
 
 def _load(config: DictConfig, name: str) -> Any:
@@ -121,9 +152,10 @@ def _load(config: DictConfig, name: str) -> Any:
 
     from stepsearch.conf.build import build
 
-    key = (name, OmegaConf.to_yaml(config[name], resolve=True))
-    if key not in _built:
-        for other in [k for k in _built if k[0] == name]:
-            del _built[other]
-        _built[key] = build(config, name)
-    return _built[key]
+    with _lock:
+        key = (name, OmegaConf.to_yaml(config.get(name), resolve=True))
+        if key not in _built:
+            for other in [k for k in _built if k[0] == name]:
+                del _built[other]
+            _built[key] = build(config, name)
+        return _built[key]

@@ -257,6 +257,14 @@ def test_a_device_out_of_memory_ends_what_is_in_flight_and_not_the_thread(
     asyncio.run(asyncio.wait_for(main(), timeout=60))
 
 
+def test_a_forked_child_is_told_what_to_do(
+    runner: CausalRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    with pytest.raises(PolicyError, match="spawn"):
+        asyncio.run(runner.encode(ids_of(5, 4), [2]))
+
+
 def test_a_poisoned_token_fails_alone(runner: CausalRunner) -> None:
     bad = 17
     runner.model._model.get_input_embeddings().weight.data[bad] = float("nan")

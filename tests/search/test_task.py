@@ -33,9 +33,9 @@ def test_get_task(name: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "hint"),
     [
-        ("maths", "use math$"),
+        ("maths", "did you mean math[?]"),
         ("multiplechoice", "multiple_choice"),
-        ("zzz", "math or exact or mul"),
+        ("zzz", "Known: math, exact, mul"),
     ],
 )
 def test_get_task_names_the_nearest(wrong: str, hint: str) -> None:

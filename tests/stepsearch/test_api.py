@@ -27,6 +27,41 @@ def test_overrides_have_the_last_word() -> None:
     assert solution.usage.policy_calls == 3
 
 
+def test_an_override_of_an_object_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"search\.n=3"):
+        solve("q", search=BestOfN(), policy=random_policy(), overrides=["search.n=3"])
+    both = solve(
+        "q",
+        policy=random_policy(),
+        budget=100,
+        select="best",
+        overrides=["budget.policy_tokens=7", "select=majority"],
+    )
+    assert both.usage.policy_tokens <= 7
+
+
+def test_many_at_once_and_inside_another_hydra_application() -> None:
+    from hydra import compose, initialize_config_module
+
+    async def many() -> list[str | None]:
+        calls = [asolve("q", policy=random_policy(), task="exact") for _ in range(6)]
+        return [solution.answer for solution in await asyncio.gather(*calls)]
+
+    assert len(set(asyncio.run(many()))) == 1
+    with initialize_config_module("stepsearch.conf", version_base="1.3"):
+        assert solve("q", policy=random_policy()).answer is not None
+        assert compose("config").search.n == 8, "the outer application goes on"
+
+
+def test_a_setting_without_a_value_is_named_before_anything_is_loaded() -> None:
+    with pytest.raises(ConfigurationError, match=r"verifier\.adapter has no value"):
+        solve("q", verifier="line_prm")
+    with pytest.raises(ConfigurationError, match="select='vote'"):
+        solve("q", select="vote")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="seed='x'"):
+        solve("q", policy=random_policy(), seed="x")  # type: ignore[arg-type]
+
+
 def test_a_number_is_a_budget_of_policy_tokens() -> None:
     small = solve("q", policy=random_policy(), budget=7)
     assert small.usage.policy_tokens <= 7
