@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from stepsearch.search.canonical import canonical as canonical
 from stepsearch.search.canonical import without_emphasis
 
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)

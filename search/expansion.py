@@ -161,6 +161,7 @@ class Expansion:
         if size != params.max_tokens:
             params = replace(params, max_tokens=size)
         chains, seeds = self._chains[start:stop], self._seeds[start:stop]
+        queue = None if self._batcher is None else self._queue
         whole, found, missing = size == self._params.max_tokens, self.steps, stop - start
         async for request, steps, computed, reused in self._policy.sample(chains, seeds, params):
             index = start + request
@@ -171,8 +172,8 @@ class Expansion:
             found[index] = steps
             missing -= 1
             self.prefixes.append((computed, reused))
-            if self._batcher is not None:
-                self._queue(index)
+            if queue is not None:
+                queue(index)
             if self._arrivals:
                 self._arrivals[index].set_result(None)
         if missing:

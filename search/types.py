@@ -65,6 +65,7 @@ class Step:
         logprob: sum over its tokens of log p(token | prefix) under the model at temperature 1
             before any truncation, in nats; None when the backend does not tell.
         count: how many tokens were sampled, where the ids are unknown; else leave it None.
+        num_tokens: how many tokens were sampled; follows from the others.
     """
 
     text: str
@@ -72,11 +73,12 @@ class Step:
     stop: Stop = "step"
     logprob: float | None = None
     count: int | None = None
+    num_tokens: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def num_tokens(self) -> int:
-        """How many tokens were sampled."""
-        return len(self.token_ids) if self.count is None else self.count
+    def __post_init__(self) -> None:
+        # Stored, since it is read several times for every step of every search.
+        count = len(self.token_ids) if self.count is None else self.count
+        object.__setattr__(self, "num_tokens", count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
