@@ -11,6 +11,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+def is_cancellation(error: BaseException) -> bool:
+    """Whether an error cancels the current task, rather than being raised by what it called."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
 class _Group(NamedTuple, Generic[T, R]):
     items: list[T]
     future: asyncio.Future[list[R | Exception]]
@@ -101,8 +107,7 @@ class Batcher(Generic[T, R]):
                 raise RuntimeError(f"asked for {len(items)} results, got {len(results)}")
             return list(results)
         except (Exception, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+            if is_cancellation(error):
                 raise
             if len(items) == 1:
                 if isinstance(error, Exception):

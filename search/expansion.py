@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stepsearch.search.batching import Batcher
+from stepsearch.search.batching import Batcher, is_cancellation
 from stepsearch.search.contracts import Policy, SamplingParams, StepScores
 from stepsearch.search.errors import PolicyError, StepsearchError, VerifierError
 from stepsearch.search.ledger import Ledger
@@ -145,8 +145,7 @@ class Expansion:
         try:
             await self._collect(start, stop, size)
         except (Exception, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+            if is_cancellation(error):
                 raise
             known = isinstance(error, StepsearchError)
             failure = error if known else PolicyError(f"{type(error).__name__}: {error}")

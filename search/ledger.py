@@ -87,11 +87,6 @@ class Ledger:
         self._flops -= flops
         return True
 
-    @property
-    def verifier_exhausted(self) -> bool:
-        """Whether not even one verifier token is left."""
-        return self._verifier_tokens < 1
-
 
 def _limit(value: float | None) -> float:
     return math.inf if value is None else float(value)

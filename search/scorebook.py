@@ -14,7 +14,7 @@ from stepsearch.search.contracts import Aggregation, ScoreFailure, StepScores, V
 from stepsearch.search.expansion import unwrap
 from stepsearch.search.ledger import Ledger
 from stepsearch.search.meter import Meter
-from stepsearch.search.scores import checked
+from stepsearch.search.scores import bounds, checked
 from stepsearch.search.tree import FAILED, ROOT, SCORED, UNSCORED, Chain, Tree
 from stepsearch.search.types import Step
 
@@ -48,8 +48,7 @@ class Scorebook:
         self._meter = meter
         self._column = tree.score_column(self._spec.name)
         self._folds = self._spec.incremental and self._spec.kind == "step"
-        self._low = {"probability": 0.0, "signed": -1.0, "unbounded": -1e300}[self._spec.range]
-        self._high = {"probability": 1.0, "signed": 1.0, "unbounded": 1e300}[self._spec.range]
+        self._low, self._high = bounds(self._spec)
         self.batcher = batcher
         self.values = _NAN * len(tree)
         self.refused = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 
 from stepsearch.search.contracts import FailureKind, ScoreFailure, StepScores, VerifierSpec
@@ -26,20 +27,22 @@ def checked(scores: StepScores, spec: VerifierSpec, *, num_steps: int, num_new: 
         return _failed(
             scores, kind, f"{count} scores for a chain of {num_steps} steps, {num_new} of them new"
         )
+    low, high = bounds(spec)
     for value in scores.values:
         if not isinstance(value, int | float):
             return _failed(scores, "malformed", f"the score is {value!r}, not a number")
         if not math.isfinite(value):
             return _failed(scores, "not_a_number", f"the score is {value}")
-        if not _in_range(value, spec):
+        if not low <= value <= high:
             return _failed(scores, "out_of_range", f"{value} is outside the range {spec.range!r}")
     return scores
 
 
-def _in_range(value: float, spec: VerifierSpec) -> bool:
+def bounds(spec: VerifierSpec) -> tuple[float, float]:
+    """The smallest and largest finite score that the declared range allows."""
     if spec.range == "unbounded":
-        return True
-    return (0.0 if spec.range == "probability" else -1.0) <= value <= 1.0
+        return -sys.float_info.max, sys.float_info.max
+    return (0.0 if spec.range == "probability" else -1.0), 1.0
 
 
 def _failed(scores: StepScores, kind: FailureKind, message: str) -> StepScores:
