@@ -76,7 +76,10 @@ def last_boxed(text: str) -> str | None:
 
 def after_hashes(text: str) -> str | None:
     """What follows the last `####` on its line; Markdown headings are passed over."""
-    found = [m.group(1) for m in _HASHES.finditer(text) if not _HEADING.match(m.group(1))]
+    begin = text.find("####")
+    if begin < 0:
+        return None
+    found = [m.group(1) for m in _HASHES.finditer(text, begin) if not _HEADING.match(m.group(1))]
     return found[-1] if found else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -18,8 +18,8 @@ def is_cancellation(error: BaseException) -> bool:
 
 
 class _Group(NamedTuple, Generic[T, R]):
-    items: list[T]
-    future: asyncio.Future[list[R | Exception]]
+    items: Sequence[T]
+    future: asyncio.Future[Sequence[R | Exception]]
 
 
 class Batcher(Generic[T, R]):
@@ -30,7 +30,8 @@ class Batcher(Generic[T, R]):
     call of several items raises, each is tried again alone, so that a failing item fails alone.
 
     Args:
-        call: takes a list of items, returns one result per item in the same order.
+        call: takes items, returns one result per item in the same order. A group that is called
+            alone is handed over as it was submitted, and so are its results.
         max_items: a call takes groups until it has so many items; None means no limit.
         max_in_flight: most calls at once; None means no limit, for a backend that batches by
             itself.
@@ -38,7 +39,7 @@ class Batcher(Generic[T, R]):
 
     def __init__(
         self,
-        call: Callable[[list[T]], Awaitable[list[R]]],
+        call: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
         *,
         max_items: int | None = None,
         max_in_flight: int | None = 1,
@@ -50,13 +51,13 @@ class Batcher(Generic[T, R]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._scheduled = False
 
-    def submit(self, items: list[T]) -> asyncio.Future[list[R | Exception]]:
+    def submit(self, items: Sequence[T]) -> asyncio.Future[Sequence[R | Exception]]:
         """Queue a group of items; the future carries one result, or what went wrong, per item.
 
         A group stays together. Cancelling the future drops it while it waits.
         """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[R | Exception]] = loop.create_future()
+        future: asyncio.Future[Sequence[R | Exception]] = loop.create_future()
         self._waiting.append(_Group(items, future))
         if not self._scheduled:
             self._scheduled = True
@@ -86,7 +87,9 @@ class Batcher(Generic[T, R]):
         self._flush()
 
     async def _run(self, batch: list[_Group[T, R]]) -> None:
-        items = [item for group in batch for item in group.items]
+        items = batch[0].items
+        if len(batch) > 1:
+            items = [item for group in batch for item in group.items]
         try:
             results = await self._attempt(items)
         except asyncio.CancelledError:
@@ -97,15 +100,15 @@ class Batcher(Generic[T, R]):
         for group in batch:
             stop = start + len(group.items)
             if not group.future.done():
-                group.future.set_result(results[start:stop])
+                group.future.set_result(results if len(batch) == 1 else results[start:stop])
             start = stop
 
-    async def _attempt(self, items: list[T]) -> list[R | Exception]:
+    async def _attempt(self, items: Sequence[T]) -> Sequence[R | Exception]:
         try:
             results = await self._call(items)
             if len(results) != len(items):
                 raise RuntimeError(f"asked for {len(items)} results, got {len(results)}")
-            return list(results)
+            return results
         except (Exception, asyncio.CancelledError) as error:
             if is_cancellation(error):
                 raise

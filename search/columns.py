@@ -1,4 +1,8 @@
-"""Trees as plain data: columns become JSON lists, or base64 of their bytes when they are long."""
+"""Trees as plain data: columns become JSON lists, or base64 of their bytes when they are long.
+
+A long column of whole numbers is stored in the narrowest type that holds it, and long trees have
+their texts in one string: a trace costs time by the byte.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,10 @@ import math
 import sys
 from array import array
 from collections.abc import Mapping
+from itertools import accumulate, pairwise
 from typing import Any
+
+import numpy as np
 
 from stepsearch.search.contracts import ScoreFailure
 from stepsearch.search.errors import TraceError
@@ -34,7 +41,7 @@ def encode_tree(tree: Tree) -> dict[str, Any]:
         "question": tree.question,
         "prompt": tree.prompt,
         "columns": {name: _encode(getattr(tree, name)) for name in _ARRAYS},
-        "texts": tree.texts if any(tree.texts) else None,
+        "texts": _encode_texts(tree.texts),
         "scores": {name: _encode_scores(column) for name, column in tree.scores.items()},
         "own_columns": {
             name: {"default": str(column.default), "data": _encode(column.data)}
@@ -54,7 +61,7 @@ def decode_tree(data: Mapping[str, Any]) -> Tree:
         for name in _ARRAYS:
             setattr(tree, name, _decode(data["columns"][name]))
         size = len(tree.parent)
-        tree.texts = data["texts"] or [""] * size
+        tree.texts = _decode_texts(data["texts"], size)
         tree.scores = {name: _decode_scores(c) for name, c in data["scores"].items()}
         tree.columns = {
             name: Column(
@@ -74,24 +81,55 @@ def decode_tree(data: Mapping[str, Any]) -> Tree:
 def _encode(column: array[Any]) -> dict[str, Any]:
     code = column.typecode
     if len(column) > _PLAIN_LENGTH or (code in "fd" and any(map(math.isinf, column))):
+        stored = column if code in "fd" else _narrowed(column)
         if sys.byteorder == "big":
-            column = array(code, column)
-            column.byteswap()
-        return {"type": code, "base64": base64.b64encode(column).decode()}
+            stored = array(stored.typecode, stored)
+            stored.byteswap()
+        text = base64.b64encode(stored).decode()
+        return {"type": code, "stored": stored.typecode, "base64": text}
     if code in "fd":
         return {"type": code, "list": [None if math.isnan(value) else value for value in column]}
     return {"type": code, "list": column.tolist()}
+
+
+def _narrowed(column: array[int]) -> array[int]:
+    """The column in the narrowest signed type that holds its values."""
+    values = np.frombuffer(column, column.typecode)
+    low, high = int(values.min()), int(values.max())
+    for code in "bhi":
+        limits = np.iinfo(code)
+        if limits.min <= low and high <= limits.max:
+            return array(code, values.astype(code).tobytes())
+    return column
 
 
 def _decode(data: Mapping[str, Any]) -> array[Any]:
     column: array[Any] = array(data["type"])
     if "list" in data:
         column.extend(math.nan if value is None else value for value in data["list"])
-    else:
-        column.frombytes(base64.b64decode(data["base64"]))
-        if sys.byteorder == "big":
-            column.byteswap()
+        return column
+    stored: array[Any] = array(data["stored"], base64.b64decode(data["base64"]))
+    if sys.byteorder == "big":
+        stored.byteswap()
+    column.frombytes(np.frombuffer(stored, stored.typecode).astype(column.typecode).tobytes())
     return column
+
+
+def _encode_texts(texts: list[str]) -> dict[str, Any] | list[str] | None:
+    if not any(texts):
+        return None
+    if len(texts) <= _PLAIN_LENGTH:
+        return texts
+    return {"joined": "".join(texts), "lengths": _encode(array("i", map(len, texts)))}
+
+
+def _decode_texts(data: dict[str, Any] | list[str] | None, size: int) -> list[str]:
+    if data is None:
+        return [""] * size
+    if isinstance(data, list):
+        return data
+    joined = data["joined"]
+    return [joined[a:b] for a, b in pairwise(accumulate(_decode(data["lengths"]), initial=0))]
 
 
 def _encode_scores(column: ScoreColumn) -> dict[str, Any]:

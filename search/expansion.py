@@ -12,14 +12,25 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+from stepsearch.search.arrivals import Arrivals, Candidates
 from stepsearch.search.batching import Batcher, is_cancellation
-from stepsearch.search.contracts import Policy, SamplingParams, StepScores
+from stepsearch.search.contracts import (
+    NewestScores,
+    Policy,
+    Sample,
+    Samples,
+    SamplingParams,
+    StepScores,
+)
 from stepsearch.search.errors import PolicyError, StepsearchError, VerifierError
 from stepsearch.search.ledger import Ledger
+from stepsearch.search.steps import STOP_CODES
 from stepsearch.search.tree import Chain
-from stepsearch.search.types import Step
 
-Scores = asyncio.Future[list[StepScores | Exception]]
+Scores = asyncio.Future[Sequence[StepScores | Exception]]
+_STEP, _EOS = STOP_CODES["step"], STOP_CODES["eos"]
+_LENGTH, _BUDGET = STOP_CODES["length"], STOP_CODES["budget"]
+_MISSING = -1
 
 
 class Expansion:
@@ -35,8 +46,7 @@ class Expansion:
         batcher: takes chains to the verifier as they arrive; None when nothing is scored.
 
     Attributes:
-        steps: what arrived, by child; None for a child that was not sent.
-        prefixes: prefix tokens computed and reused, by arrival.
+        arrivals: what arrived; a child that was not sent is not there.
         cut: whether the budget did not reach for every child in full.
     """
 
@@ -56,13 +66,14 @@ class Expansion:
         self._chains = chains
         self._seeds = seeds
         self._batcher = batcher
-        self._arrivals: list[asyncio.Future[None]] = []
-        self._unscored: list[int] = []
-        self._scoring: list[tuple[list[int], Scores]] = []
-        self.steps: list[tuple[Step, ...] | None] = [None] * len(seeds)
-        self.prefixes: list[tuple[int | None, int | None]] = []
-        self.cut = False
+        self._waited_for: list[asyncio.Future[None]] = []
+        self._arrival_of = [_MISSING] * len(seeds)
+        self._scoring: list[Scores] = []
+        self._sizes: list[int] = []
+        self._is_submitting = False
         self._unsettled = 0
+        self.arrivals = Arrivals()
+        self.cut = False
 
     async def run(self) -> None:
         """Sample the children.
@@ -84,34 +95,42 @@ class Expansion:
 
     def settle(self) -> None:
         """Give back what was not used; belongs to the moment the children enter the tree."""
-        self._settle(0, self._unsettled, self._params.max_tokens)
-        self._unsettled = 0
+        if self._unsettled:
+            arrivals, self._unsettled = self.arrivals, 0
+            self._settle(arrivals.num_tokens, arrivals.num_finished, self._params.max_tokens)
 
-    async def scores(self) -> list[StepScores | None]:
-        """The scores of what arrived, by child.
+    @property
+    def candidates(self) -> Candidates:
+        """The chains that the arrivals make."""
+        return Candidates(self._chains, self.arrivals, 0, len(self.arrivals))
+
+    async def scores(self) -> Sequence[StepScores | None]:
+        """The scores of the arrivals.
 
         Raises:
             VerifierError: the verifier failed.
         """
         self._submit()
-        found: list[StepScores | None] = [None] * len(self.steps)
-        for indices, future in self._scoring:
-            for index, scores in zip(indices, await future, strict=True):
-                found[index] = unwrap(scores)
+        if len(self._scoring) == 1:
+            scores = await self._scoring[0]
+            return scores if isinstance(scores, NewestScores) else [unwrap(s) for s in scores]
+        found: list[StepScores | None] = []
+        for future in self._scoring:
+            found.extend([unwrap(scores) for scores in await future])
         return found
 
-    def scores_so_far(self) -> list[StepScores | None]:
-        """The scores that are there now; what failed counts as not there."""
-        found: list[StepScores | None] = [None] * len(self.steps)
-        for indices, future in self._scoring:
-            if future.done() and not future.cancelled():
-                for index, scores in zip(indices, future.result(), strict=True):
-                    found[index] = scores if isinstance(scores, StepScores) else None
-        return found
+    def scores_so_far(self) -> Sequence[StepScores | None]:
+        """The scores of the arrivals that are there now; what failed counts as not there."""
+        found: list[StepScores | None] = []
+        for future, size in zip(self._scoring, self._sizes, strict=True):
+            there = future.done() and not future.cancelled()
+            scores = future.result() if there else [None] * size
+            found.extend([s if isinstance(s, StepScores) else None for s in scores])
+        return found + [None] * (len(self.arrivals) - len(found))
 
     async def _run_as_affordable(self) -> None:
         loop = asyncio.get_running_loop()
-        self._arrivals = [loop.create_future() for _ in self._seeds]
+        self._waited_for = [loop.create_future() for _ in self._seeds]
         tasks: list[asyncio.Task[None]] = []
         try:
             await self._admit(tasks)
@@ -137,8 +156,8 @@ class Expansion:
                 sizes.extend([size] * fits)
                 tasks.append(asyncio.create_task(self._sample(sent, sent + fits, size)))
             else:
-                await self._arrivals[settled]
-                self._settle(settled, settled + 1, sizes[settled])
+                await self._waited_for[settled]
+                self._settle_child(settled, sizes[settled])
                 settled += 1
 
     async def _sample(self, start: int, stop: int, size: int) -> None:
@@ -149,7 +168,7 @@ class Expansion:
                 raise
             known = isinstance(error, StepsearchError)
             failure = error if known else PolicyError(f"{type(error).__name__}: {error}")
-            for arrival in self._arrivals[start:stop]:
+            for arrival in self._waited_for[start:stop]:
                 if not arrival.done():
                     arrival.set_exception(failure)
                     arrival.exception()  # it may be that nobody waits for it
@@ -160,69 +179,93 @@ class Expansion:
         if size != params.max_tokens:
             params = replace(params, max_tokens=size)
         chains, seeds = self._chains[start:stop], self._seeds[start:stop]
-        queue = None if self._batcher is None else self._queue
-        whole, found, missing = size == self._params.max_tokens, self.steps, stop - start
-        async for request, steps, computed, reused in self._policy.sample(chains, seeds, params):
-            index = start + request
-            if not 0 <= request < stop - start or found[index] is not None or not steps:
-                raise PolicyError(f"the policy returned continuation {request} twice or empty")
-            if steps[-1].stop in ("budget", "step"):
-                steps = self._named(steps, whole)
-            found[index] = steps
-            missing -= 1
-            self.prefixes.append((computed, reused))
-            if queue is not None:
-                queue(index)
-            if self._arrivals:
-                self._arrivals[index].set_result(None)
+        missing = stop - start
+        async for found in self._policy.sample(chains, seeds, params):
+            missing -= self._arrive(found, start, stop, whole=size == self._params.max_tokens)
         if missing:
             raise PolicyError(
                 f"the policy returned {stop - start - missing} of {stop - start} continuations"
             )
 
-    def _named(self, steps: tuple[Step, ...], whole: bool) -> tuple[Step, ...]:
-        """The steps with the right reason where the call's limit of tokens ended the chain.
+    def _arrive(self, found: Sample | Samples, start: int, stop: int, *, whole: bool) -> int:
+        """Take in what the policy yielded for the children from `start` on; how many there are."""
+        arrivals, begin = self.arrivals, len(self.arrivals)
+        if isinstance(found, Sample):
+            requests: Sequence[int] = (found.request,)
+            if not found.steps:
+                raise PolicyError(f"the policy returned continuation {found.request} without steps")
+            self._expect(requests, 1, start, stop)
+            arrivals.add(start + found.request, found.steps)
+        else:
+            requests = found.requests
+            self._expect(requests, len(found.steps), start, stop)
+            arrivals.add_many([start + request for request in requests], found.steps)
+        arrivals.add_prompt(found.prompt_tokens, found.prompt_tokens_reused)
+        self._name_stops(begin, whole=whole)
+        if self._batcher is not None and not self._is_submitting:
+            # In this turn of the loop, with those that arrive beside it.
+            self._is_submitting = True
+            asyncio.get_running_loop().call_soon(self._submit)
+        if self._waited_for:
+            for request in requests:
+                self._waited_for[start + request].set_result(None)
+        return len(requests)
+
+    def _expect(self, requests: Sequence[int], count: int, start: int, stop: int) -> None:
+        """Note which children arrive; each must be one that was sent."""
+        if len(requests) != count:
+            raise PolicyError(f"the policy returned {count} steps for {len(requests)} chains")
+        arrival, arrival_of = len(self.arrivals), self._arrival_of
+        if requests == range(stop - start) and arrival_of[start:stop].count(_MISSING) == count:
+            arrival_of[start:stop] = range(arrival, arrival + count)
+            return
+        for request in requests:
+            known = 0 <= request < stop - start and arrival_of[start + request] == _MISSING
+            if not known:
+                raise PolicyError(f"the policy returned continuation {request} twice or unasked")
+            arrival_of[start + request] = arrival
+            arrival += 1
+
+    def _name_stops(self, begin: int, *, whole: bool) -> None:
+        """Give the right reason where the call's limit of tokens ended a chain.
 
         With the whole allotment it was the limit of a chain, else the budget; a limit that is
         reached just where a step ends is one too.
         """
-        params, last = self._params, steps[-1]
-        if last.stop == "step" and (params.until == "step" or len(steps) >= params.max_steps):
-            return steps
-        return (*steps[:-1], replace(last, stop="length" if whole else "budget"))
-
-    def _queue(self, index: int) -> None:
-        """Take a candidate to the verifier in this turn of the loop, with those beside it."""
-        if not self._unscored:
-            asyncio.get_running_loop().call_soon(self._submit)
-        self._unscored.append(index)
+        first, codes, params = self.arrivals.first, self.arrivals.steps.stop_code, self._params
+        one_step = params.until == "step"
+        if one_step and _BUDGET not in codes[first[begin] :]:
+            return
+        for arrival in range(begin, len(self.arrivals)):
+            count, last = first[arrival + 1] - first[arrival], first[arrival + 1] - 1
+            open_end = codes[last] == _STEP and not one_step and count < params.max_steps
+            if codes[last] == _BUDGET or open_end:
+                codes[last] = _LENGTH if whole else _BUDGET
 
     def _submit(self) -> None:
-        if self._unscored and self._batcher is not None:
-            indices, self._unscored = self._unscored, []
-            chains = [self.candidate(index) for index in indices]
-            self._scoring.append((indices, self._batcher.submit(chains)))
+        """Take the candidates that arrived to the verifier."""
+        self._is_submitting = False
+        start, stop = sum(self._sizes), len(self.arrivals)
+        if self._batcher is not None and start < stop:
+            candidates = Candidates(self._chains, self.arrivals, start, stop)
+            self._sizes.append(stop - start)
+            self._scoring.append(self._batcher.submit(candidates))
 
-    def candidate(self, index: int) -> Chain:
-        """The chain of a child that arrived; its new steps are not in the tree yet."""
-        steps, chain = self.steps[index], self._chains[index]
-        assert steps is not None
-        return Chain(chain.tree, chain.node, steps, chain.num_new + len(steps))
+    def _settle_child(self, child: int, size: int) -> None:
+        arrivals, arrival = self.arrivals, self._arrival_of[child]
+        own = slice(arrivals.first[arrival], arrivals.first[arrival + 1])
+        tokens, stops = arrivals.steps.num_tokens[own], arrivals.steps.stop_code[own]
+        self._settle((sum(tokens),), stops.count(_EOS), size)
 
-    def _settle(self, start: int, stop: int, size: int) -> None:
-        """Give back what children that were allotted `size` tokens did not use."""
-        total = finished = 0
-        for steps in self.steps[start:stop]:
-            assert steps is not None
-            tokens = steps[0].num_tokens if len(steps) == 1 else sum(s.num_tokens for s in steps)
-            if tokens > size:
-                raise PolicyError(
-                    f"the policy generated {tokens} tokens where {size} were allowed (max_tokens)"
-                )
-            total += tokens
-            finished += steps[-1].stop == "eos"
-        count = stop - start
-        self._ledger.settle(size * count - total, count - finished)
+    def _settle(self, num_tokens: Sequence[int], finished: int, size: int) -> None:
+        """Give back what continuations that were allotted `size` tokens did not use."""
+        if max(num_tokens) > size:
+            raise PolicyError(
+                f"the policy generated {max(num_tokens)} tokens where {size} were allowed "
+                "(max_tokens)"
+            )
+        count = len(num_tokens)
+        self._ledger.settle(size * count - sum(num_tokens), count - finished)
 
 
 def unwrap(scores: StepScores | Exception) -> StepScores:

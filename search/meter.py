@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from stepsearch.search.contracts import StepScores
-from stepsearch.search.types import Step, Usage
+from stepsearch.search.arrivals import Arrivals, plus
+from stepsearch.search.contracts import NewestScores, StepScores
+from stepsearch.search.types import Usage
 
 
 class Meter:
@@ -30,28 +31,26 @@ class Meter:
         self.verifier_tokens: int | None = 0
         self.verifier_tokens_reused: int | None = 0
 
-    def sampled(
-        self,
-        continuations: Sequence[tuple[Step, ...] | None],
-        prefixes: Sequence[tuple[int | None, int | None]],
-    ) -> None:
-        """Count the continuations that are there, and their prefix tokens computed and reused."""
-        arrived = [steps for steps in continuations if steps is not None]
-        self.policy_calls += len(arrived)
-        self.policy_tokens += sum([step.num_tokens for steps in arrived for step in steps])
-        self.completions += sum([steps[-1].stop == "eos" for steps in arrived])
-        self.prompt_tokens = _sum(self.prompt_tokens, [computed for computed, _ in prefixes])
-        self.prompt_tokens_reused = _sum(
-            self.prompt_tokens_reused, [reused for _, reused in prefixes]
-        )
+    def sampled(self, arrivals: Arrivals) -> None:
+        """Count continuations and their prefix tokens."""
+        self.policy_calls += len(arrivals)
+        self.policy_tokens += sum(arrivals.steps.num_tokens)
+        self.completions += arrivals.num_finished
+        self.prompt_tokens = plus(self.prompt_tokens, arrivals.prompt_tokens)
+        self.prompt_tokens_reused = plus(self.prompt_tokens_reused, arrivals.prompt_tokens_reused)
 
     def scored(self, scores: Sequence[StepScores]) -> None:
         """Count scored chains."""
         self.verifier_calls += len(scores)
-        self.verifier_tokens = _sum(self.verifier_tokens, [s.tokens for s in scores])
-        self.verifier_tokens_reused = _sum(
-            self.verifier_tokens_reused, [s.tokens_reused for s in scores]
-        )
+        computed: Sequence[int | None] | None
+        reused: Sequence[int | None] | None
+        if isinstance(scores, NewestScores):
+            computed, reused = scores.tokens, scores.tokens_reused
+        else:
+            computed = [s.tokens for s in scores]
+            reused = [s.tokens_reused for s in scores]
+        self.verifier_tokens = _sum(self.verifier_tokens, computed)
+        self.verifier_tokens_reused = _sum(self.verifier_tokens_reused, reused)
 
     def usage(self) -> Usage:
         """Everything spent so far."""
@@ -79,7 +78,7 @@ class Meter:
         return policy + self.verifier_tokens * self._verifier_flops
 
 
-def _sum(total: int | None, amounts: Sequence[int | None]) -> int | None:
-    if total is None or None in amounts:
+def _sum(total: int | None, amounts: Sequence[int | None] | None) -> int | None:
+    if total is None or amounts is None or None in amounts:
         return None
     return total + sum(amounts)  # type: ignore[arg-type]

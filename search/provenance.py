@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -32,6 +33,7 @@ def describe(settings: RunSettings) -> dict[str, Any]:
     }
 
 
+@cache
 def version() -> str:
     """The installed version of stepsearch."""
     try:

@@ -23,8 +23,9 @@ from stepsearch.search.scorebook import Scorebook
 from stepsearch.search.seeding import Seeder
 from stepsearch.search.select import Choice, Selection, candidates, choose
 from stepsearch.search.session import Session
+from stepsearch.search.steps import STOP_CODES
 from stepsearch.search.task import Task
-from stepsearch.search.tree import STOP_CODES, Chain, Tree
+from stepsearch.search.tree import Chain, Tree
 from stepsearch.search.types import (
     Budget,
     Candidate,

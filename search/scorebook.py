@@ -10,13 +10,18 @@ import numpy as np
 
 from stepsearch.search.aggregate import chain_value, extend
 from stepsearch.search.batching import Batcher
-from stepsearch.search.contracts import Aggregation, ScoreFailure, StepScores, Verifier
+from stepsearch.search.contracts import (
+    Aggregation,
+    NewestScores,
+    ScoreFailure,
+    StepScores,
+    Verifier,
+)
 from stepsearch.search.expansion import unwrap
 from stepsearch.search.ledger import Ledger
 from stepsearch.search.meter import Meter
 from stepsearch.search.scores import bounds, checked
 from stepsearch.search.tree import FAILED, ROOT, SCORED, UNSCORED, Chain, Tree
-from stepsearch.search.types import Step
 
 _NAN = array("d", [math.nan])
 _SCORED = array("b", [SCORED])
@@ -53,7 +58,7 @@ class Scorebook:
         self.values = _NAN * len(tree)
         self.refused = False
 
-    async def score(self, chains: Sequence[Chain]) -> list[StepScores]:
+    async def score(self, chains: Sequence[Chain]) -> Sequence[StepScores]:
         """Ask the verifier, in the order of the chains, for as many as the budget allows.
 
         Raises:
@@ -93,26 +98,22 @@ class Scorebook:
         self.values.extend(_NAN * (len(self._tree) - len(self.values)))
 
     def enter(
-        self,
-        ends: Sequence[int],
-        chains: Sequence[Chain],
-        steps: Sequence[tuple[Step, ...] | None],
-        scores: Sequence[StepScores | None],
+        self, ends: Sequence[int], bases: Sequence[Chain], scores: Sequence[StepScores | None]
     ) -> None:
         """Enter the scores of continuations that were added to the tree.
 
         Args:
             ends: last node of each.
-            chains: what each continues; `num_new` says how many of its steps had no score.
-            steps: the steps of each.
+            bases: what each continues; `num_new` says how many of its steps had no score.
             scores: None where there are none.
         """
-        if self._enter_plain(ends, chains, steps, scores):
+        if isinstance(scores, NewestScores) and self._enter_newest(ends, bases, scores):
             return
-        news, scored = [], []
-        for end, chain, new, score in zip(ends, chains, steps, scores, strict=True):
-            if new is not None and score is not None:
-                news.append(self._tree.path(end)[-(chain.num_new + len(new)) :])
+        depth, news, scored = self._tree.depth, [], []
+        for end, base, score in zip(ends, bases, scores, strict=True):
+            if score is not None:
+                num_new = base.num_new + depth[end] - depth[base.node]
+                news.append(self._tree.path(end)[-num_new:])
                 scored.append(score)
         self.enter_chains(news, scored)
 
@@ -122,42 +123,29 @@ class Scorebook:
         for new, scored in zip(news, scores, strict=True):
             self._enter_checked(new, scored)
 
-    def _enter_plain(
-        self,
-        ends: Sequence[int],
-        chains: Sequence[Chain],
-        steps: Sequence[tuple[Step, ...] | None],
-        scores: Sequence[StepScores | None],
+    def _enter_newest(
+        self, ends: Sequence[int], bases: Sequence[Chain], scores: NewestScores
     ) -> bool:
-        """The common case in bulk: one new step each, one number each, and nothing else.
+        """Enter the scores of one new step each in bulk; False where that is not so.
 
         It comes to the same as `enter_chains`, at a tenth of its cost.
         """
-        if not self._folds or None in scores or any(chain.num_new for chain in chains):
+        first = len(self._tree) - len(ends)
+        if not (self._folds and ends and first == ends[0]) or any(b.num_new for b in bases):
             return False
         if self._column.failures:
             return False  # what follows a failure has no value
-        if not all(new is not None and len(new) == 1 for new in steps):
-            return False
-        plain = [s for s in scores if s and len(s.values) == 1 and not s.notes and not s.parts]
-        if len(plain) < len(scores):
-            return False
-        try:
-            values = array("d", [s.values[0] for s in plain])
-        except TypeError:
-            return False  # not a number at all
-        inside = np.frombuffer(values)
-        if not bool(np.all((inside >= self._low) & (inside <= self._high))):
-            return False  # NaN included
-        first = ends[0]
-        self._column.values[first:] = values
-        self._column.status[first:] = _SCORED * len(values)
+        values = np.frombuffer(scores.values)
+        if not (values.min() >= self._low and values.max() <= self._high):
+            return False  # NaN included: it spreads to both
+        self._column.values[first:] = scores.values
+        self._column.status[first:] = _SCORED * len(ends)
         if self._aggregation == "last":
-            self.values[first:] = values
+            self.values[first:] = scores.values
         else:
-            for node, value in enumerate(values, first):
+            for node, value in enumerate(scores.values, first):
                 self.values[node] = self._fold(node, value)
-        self._meter.scored(plain)
+        self._meter.scored(scores)
         return True
 
     def _enter_checked(self, new: Sequence[int], scores: StepScores) -> None:

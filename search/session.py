@@ -6,7 +6,11 @@ import asyncio
 import math
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal, TypeVar
+
+import numpy as np
 
 from stepsearch.search.contracts import Policy, SamplingParams, StepScores
 from stepsearch.search.expansion import Expansion
@@ -15,7 +19,7 @@ from stepsearch.search.meter import Meter
 from stepsearch.search.scorebook import Scorebook
 from stepsearch.search.seeding import Seeder
 from stepsearch.search.tree import NO_NODE, Chain, Tree
-from stepsearch.search.types import SolutionStop, Step
+from stepsearch.search.types import SolutionStop
 
 T = TypeVar("T")
 
@@ -25,7 +29,6 @@ class Session:
 
     Attributes:
         tree: the tree; strategies read it and may register columns.
-        rng: the strategy's own random generator (numpy), seeded per problem.
         stop: why the search ends; a strategy sets `max_steps` when its depth limit ends it.
         stopped_by_budget: whether the budget kept the search from something it wanted.
         scoring_failed: whether scoring failed for everything in the last expansion.
@@ -43,7 +46,6 @@ class Session:
         meter: Meter,
     ) -> None:
         self.tree = tree
-        self.rng = seeder.generator()
         self.stop: SolutionStop = "done"
         self.stopped_by_budget = False
         self.scoring_failed = False
@@ -56,6 +58,11 @@ class Session:
         self._next_child: dict[int, int] = {}
         self._last_turn: asyncio.Future[None] | None = None
         self._num_waiting = 0
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """The strategy's own random generator, seeded per problem."""
+        return self._seeder.generator()
 
     @property
     def exhausted(self) -> bool:
@@ -234,13 +241,16 @@ class Session:
 
     async def _score_in_order(
         self, expansion: Expansion, book: Scorebook
-    ) -> list[StepScores | None]:
+    ) -> Sequence[StepScores | None]:
         """Score only when all are there, so that the budget admits the same ones every time."""
-        sent = [index for index, steps in enumerate(expansion.steps) if steps is not None]
-        results = await book.score([expansion.candidate(index) for index in sent])
-        scores: list[StepScores | None] = [None] * len(expansion.steps)
-        for index, scored in zip(sent, results, strict=True):
-            scores[index] = scored
+        candidates = expansion.candidates
+        order = expansion.arrivals.order()
+        if order is None:
+            return await book.score(candidates)
+        results = await book.score([candidates[arrival] for arrival in order])
+        scores: list[StepScores | None] = [None] * len(order)
+        for arrival, scored in zip(order, results, strict=True):
+            scores[arrival] = scored
         return scores
 
     def _add(
@@ -250,27 +260,37 @@ class Session:
         scores: Sequence[StepScores | None],
         book: Scorebook | None,
     ) -> list[int]:
-        """Add what arrived in order; the last node of each, `NO_NODE` for one that is missing."""
-        parents: list[int] = []
-        flat: list[Step] = []
-        ends: list[int] = []
-        first = len(self.tree)
-        for chain, steps in zip(chains, expansion.steps, strict=True):
-            if steps is None:
-                ends.append(NO_NODE)
-                continue
-            parents.append(chain.node)
-            flat.extend(steps)
-            if len(steps) > 1:
-                parents.extend(range(first + len(parents) - 1, first + len(flat) - 1))
-            ends.append(first + len(flat) - 1)
-        self.tree.extend(parents, flat)
-        self._meter.sampled(expansion.steps, expansion.prefixes)
+        """Add what arrived in order; the last node of each child, `NO_NODE` for one missing."""
+        arrivals, first = expansion.arrivals, len(self.tree)
+        order = arrivals.order()
+        if order is not None:
+            arrivals, scores = arrivals.reordered(order), [scores[arrival] for arrival in order]
+        bases = [chains[child] for child in arrivals.children]
+        ends = [first + end for end in arrivals.ends]
+        parents = [base.node for base in bases]
+        if not arrivals.are_single:
+            parents = _parents(parents, arrivals.first, first)
+        self.tree.extend(parents, arrivals.steps)
+        self._meter.sampled(arrivals)
         if self._scorebook is not None:
             self._scorebook.grow()
         if book is not None:
-            book.enter(ends, chains, expansion.steps, scores)
-        return ends
+            book.enter(ends, bases, scores)
+        if len(ends) == len(chains):
+            return ends
+        found = [NO_NODE] * len(chains)
+        for child, end in zip(arrivals.children, ends, strict=True):
+            found[child] = end
+        return found
+
+
+def _parents(parents: Sequence[int], starts: Sequence[int], first: int) -> list[int]:
+    """The parent of every step, where continuation i begins with step `starts[i]`."""
+    found: list[int] = []
+    for parent, (start, stop) in zip(parents, pairwise(starts), strict=True):
+        found.append(parent)
+        found.extend(range(first + start, first + stop - 1))
+    return found
 
 
 async def _over(turn: asyncio.Future[None] | None) -> None:

@@ -90,12 +90,12 @@ class TraceWriter:
 
     def __init__(self, path: str | Path, provenance: Mapping[str, Any]) -> None:
         self._path = Path(path)
-        self._provenance = provenance
+        self._provenance = _json(provenance)
         self._lock = threading.Lock()
 
     def write(self, solution: Solution) -> None:
         """Append one line. A last line that was cut by a crash is kept apart, not continued."""
-        line = encode(solution, self._provenance) + "\n"
+        line = _line(solution, self._provenance) + "\n"
         with self._lock:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab+") as file:
@@ -108,8 +108,13 @@ class TraceWriter:
 
 def encode(solution: Solution, provenance: Mapping[str, Any]) -> str:
     """One trace as one line of JSON."""
+    return _line(solution, _json(provenance))
+
+
+def _line(solution: Solution, provenance: str) -> str:
+    """One trace, with the provenance as JSON already: it is the same in every line."""
     problem = solution.problem
-    return json.dumps(
+    own = _json(
         {
             "version": VERSION,
             "id": problem.id,
@@ -122,13 +127,14 @@ def encode(solution: Solution, provenance: Mapping[str, Any]) -> str:
             "error": solution.error,
             "node": solution.node,
             "usage": asdict(solution.usage),
-            "provenance": provenance,
             "tree": encode_tree(solution.tree),
-        },
-        allow_nan=False,
-        default=str,
-        separators=(",", ":"),
+        }
     )
+    return f'{own[:-1]},"provenance":{provenance}}}'
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, default=str, separators=(",", ":"))
 
 
 def decode(line: str | bytes) -> Trace:

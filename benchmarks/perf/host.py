@@ -15,28 +15,31 @@ import statistics
 import subprocess
 import tempfile
 import time
+from array import array
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
+from stepsearch.search.arrivals import Candidates
 from stepsearch.search.contracts import (
+    NewestScores,
     PolicySpec,
-    Sample,
+    Samples,
     SamplingParams,
-    StepScores,
     VerifierSpec,
 )
 from stepsearch.search.engine import Engine
+from stepsearch.search.steps import STOP_CODES, StepColumns
 from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.tree import Chain
-from stepsearch.search.types import Budget, Step
+from stepsearch.search.types import Budget
 
 DEPTH = 10
 SIZES = (4, 16, 64, 256, 1024, 4096)
 TEXT = "w w w w w w w w w w w w w w w w w w w w\n"
-IDS = [tuple(range(k, k + 20)) for k in range(97)]
-OPEN = [(Step(text=TEXT, token_ids=ids, logprob=-1.0),) for ids in IDS]
-LAST = [(Step(text="#### 1", token_ids=ids, stop="eos", logprob=-1.0),) for ids in IDS]
-SCORES = tuple(StepScores(values=(k / 97,)) for k in range(97))
+IDS = [array("i", range(k, k + 20)) for k in range(97)]
+EOS, OPEN = STOP_CODES["eos"], STOP_CODES["step"]
 
 
 class MockPolicy:
@@ -48,14 +51,20 @@ class MockPolicy:
 
     async def sample(
         self, chains: Sequence[Chain], seeds: Sequence[int], params: SamplingParams
-    ) -> AsyncIterator[Sample]:
-        """One step per seed."""
-        steps = LAST if len(chains[0]) + 1 >= DEPTH else OPEN
-        self.steps += len(seeds)
-        for index, seed in enumerate(seeds):
-            chain = chains[index]
-            read = sum(chain.tree.token_ids(chain.node))
-            yield Sample(index, steps[(seed + read) % 97], 0, 0)
+    ) -> AsyncIterator[Samples]:
+        """One step per seed, all at once; siblings carry the same chain."""
+        count, is_last = len(seeds), len(chains[0]) + 1 >= DEPTH
+        self.steps += count
+        read = {chain: sum(chain.tree.token_ids(chain.node)) for chain in set(chains)}
+        steps = StepColumns()
+        for chain, seed in zip(chains, seeds, strict=True):
+            steps.tokens += IDS[(seed + read[chain]) % 97]
+        steps.offset = array("q", range(0, 20 * count + 1, 20))
+        steps.num_tokens = array("i", [20]) * count
+        steps.stop_code = array("b", [EOS if is_last else OPEN]) * count
+        steps.logprob = array("f", [-1.0]) * count
+        steps.texts = ["#### 1" if is_last else TEXT] * count
+        yield Samples(range(count), steps, 0, 0)
 
 
 class MockVerifier:
@@ -68,9 +77,13 @@ class MockVerifier:
         """Nothing."""
         return 0
 
-    async def score(self, chains: Sequence[Chain]) -> list[StepScores]:
+    async def score(self, chains: Sequence[Chain]) -> NewestScores:
         """A number from the newest step's ids."""
-        return [SCORES[sum(chain.newest.token_ids) % 97] for chain in chains]
+        assert isinstance(chains, Candidates)
+        steps = chains.new_steps()
+        sums = np.add.reduceat(np.frombuffer(steps.tokens, "i"), steps.offset[:-1])
+        nothing = array("q", [0]) * len(chains)
+        return NewestScores(array("d", sums % 97 / 97), nothing, nothing)
 
 
 def ours(n: int, trace: Path) -> tuple[int, float]:

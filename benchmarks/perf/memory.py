@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from stepsearch.search.columns import decode_tree, encode_tree
+from stepsearch.search.steps import StepColumns
 from stepsearch.search.tree import Tree
 from stepsearch.search.types import Step
 
@@ -31,7 +32,9 @@ def grow(num_nodes: int, num_tokens: int) -> Tree:
     """A tree with four children per node and one scored verifier."""
     tree = Tree("question")
     column = tree.score_column("prm")
-    steps = [Step(text="", token_ids=tuple(range(k, k + num_tokens))) for k in range(4)]
+    steps = StepColumns.of(
+        [Step(text="", token_ids=tuple(range(k, k + num_tokens))) for k in range(4)]
+    )
     for parent in range(num_nodes // 4):
         first = len(tree)
         tree.extend([parent] * 4, steps)

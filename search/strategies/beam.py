@@ -59,7 +59,7 @@ class Beam:
     async def _best(self, session: Session, children: list[int], places: int) -> list[int]:
         """The best children that may be kept, best first; the earlier one wins a tie."""
         tree = session.tree
-        values = {child: session.value(child) for child in children}
+        values = dict(zip(children, map(session.value, children), strict=True))
         if self.lookahead:
             live = [c for c in children if not tree.is_terminal(c) and values[c] is not None]
             ends = await session.expand(

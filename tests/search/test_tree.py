@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepsearch.search.steps import StepColumns
 from stepsearch.search.tree import ROOT, Tree
 from stepsearch.search.types import Step
 
@@ -47,7 +48,7 @@ def test_many_at_once_is_one_after_the_other(new) -> None:
         column.column("visits", int, default=3)
     for number, step in enumerate(new):
         one.add(number // 2, step)
-    many.extend([number // 2 for number in range(len(new))], new)
+    many.extend([number // 2 for number in range(len(new))], StepColumns.of(new))
     for name in ("parent", "depth", "child_index", "last_child", "prev_sibling", "tokens"):
         assert getattr(one, name) == getattr(many, name)
     assert many.columns["visits"].data.tolist() == [3] * len(many)
@@ -89,8 +90,9 @@ def test_memory_per_node() -> None:
     tree.score_column("prm")
     step = Step(text="", token_ids=tuple(range(30)))
     for _ in range(100):
-        tree.extend([ROOT] * 100, [step] * 100)
-    arrays = [v for v in vars(tree).values() if hasattr(v, "itemsize")]
+        tree.extend([ROOT] * 100, StepColumns.of([step] * 100))
+    names = (*vars(tree), *StepColumns.__slots__)
+    arrays = [a for a in (getattr(tree, n) for n in names) if hasattr(a, "itemsize")]
     fixed = sum(a.itemsize for a in arrays) - tree.tokens.itemsize + 8  # the texts' references
     scores = tree.scores["prm"].values.itemsize + tree.scores["prm"].status.itemsize
     assert fixed + scores <= 100

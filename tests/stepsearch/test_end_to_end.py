@@ -117,6 +117,11 @@ def test_the_embedded_model_solves_with_the_rule(embedded_path: Path) -> None:
     assert again.tree.tokens == solution.tree.tokens
 
 
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @pytest.mark.embedded
 def test_ctrl_c_on_the_command_line(embedded_path: Path) -> None:
     command = [sys.executable, "-m", "stepsearch", "solve", "Count to a million.", "--json"]
@@ -128,7 +133,9 @@ def test_ctrl_c_on_the_command_line(embedded_path: Path) -> None:
         text=True,
         cwd=Path(__file__).parents[2],
     ) as process:
-        time.sleep(20)
+        deadline = time.monotonic() + 120
+        while _cpu_seconds(process.pid) < 18 and time.monotonic() < deadline:
+            time.sleep(0.2)  # loading is over by then, on a busy machine too
         os.kill(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
