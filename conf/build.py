@@ -5,22 +5,25 @@ from __future__ import annotations
 import difflib
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from stepsearch.search.contracts import Declared
 from stepsearch.search.engine import Engine
 from stepsearch.search.errors import ConfigurationError, StepsearchError
+from stepsearch.search.requirements import require_fit
 
 _LOCK = threading.RLock()
 MODELS = ("policy", "verifier")
+_KEYWORDS = ("_convert_", "_recursive_", "_partial_")
 COMPONENTS = ("search", "task", "budget", "sampling", *MODELS)
 
 
@@ -83,9 +86,23 @@ def nothing() -> None:
     """The verifier of `verifier=none`."""
 
 
-def build_engine(config: DictConfig, **objects: Any) -> Engine:
-    """Build an engine; a component given as an object is used instead of the configured one."""
-    parts = {name: objects[name] if name in objects else build(config, name) for name in COMPONENTS}
+def build_engine(
+    config: DictConfig, *, load: Callable[[DictConfig, str], Any] = build, **objects: Any
+) -> Engine:
+    """Build an engine; a component given as an object is used instead of the configured one.
+
+    Args:
+        config: the configuration.
+        load: builds policy and verifier, once everything else is known to fit.
+        objects: components by name.
+
+    Raises:
+        ConfigurationError: a value does not fit.
+    """
+    parts = dict(objects)
+    parts |= {name: build(config, name) for name in COMPONENTS if name not in (*parts, *MODELS)}
+    _require_fit(config, parts)
+    parts |= {name: load(config, name) for name in MODELS if name not in parts}
     return Engine(
         policy=parts["policy"],
         strategy=parts["search"],
@@ -100,6 +117,36 @@ def build_engine(config: DictConfig, **objects: Any) -> Engine:
         concurrency=config.concurrency,
         trace=config.trace,
     )
+
+
+def _require_fit(config: DictConfig, parts: Mapping[str, Any]) -> None:
+    """Check what the verifier must fit, as far as it can be told before its model is loaded."""
+    if "verifier" in parts:
+        verifier = parts["verifier"]
+        spec = None if verifier is None else verifier.spec
+    elif config.get("verifier") is None:
+        spec = None
+    else:
+        settings = OmegaConf.to_container(config.verifier, resolve=True)
+        assert isinstance(settings, dict)
+        target = _locate(settings.pop("_target_", None))
+        if target is nothing:
+            spec = None
+        elif isinstance(target, Declared):
+            spec = target.declare(**{str(k): v for k, v in settings.items() if k not in _KEYWORDS})
+        else:
+            return  # the engine asks again when the verifier is there
+    require_fit(
+        spec, strategy=parts["search"], select=config.select, aggregation=config.aggregation
+    )
+
+
+def _locate(target: Any) -> Any:
+    """What a configuration names as its target; None when it names nothing that exists."""
+    try:
+        return get_object(target)
+    except Exception:
+        return None  # instantiating it says what is wrong
 
 
 def explain(error: Exception, overrides: Sequence[str]) -> str:

@@ -287,3 +287,22 @@ class Strategy(Protocol):
     async def run(self, session: Session) -> None:
         """Grow the tree until the algorithm ends or the session is exhausted."""
         ...
+
+
+@runtime_checkable
+class Demanding(Protocol):
+    """A strategy that cannot work with every verifier; asked before anything is loaded."""
+
+    def require(self, verifier: VerifierSpec | None) -> None:
+        """Raise `ConfigurationError` when the verifier, or having none, does not fit."""
+        ...
+
+
+@runtime_checkable
+class Declared(Protocol):
+    """A verifier class that can tell what its scores mean before its model is loaded."""
+
+    @classmethod
+    def declare(cls, **settings: Any) -> VerifierSpec:
+        """The spec as far as the settings of the constructor tell it."""
+        ...

@@ -10,7 +10,6 @@ from concurrent.futures import wait
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from stepsearch.search.aggregate import AGGREGATIONS
 from stepsearch.search.background import background
 from stepsearch.search.batching import Batcher
 from stepsearch.search.contracts import (
@@ -23,8 +22,9 @@ from stepsearch.search.contracts import (
 )
 from stepsearch.search.errors import ConfigurationError, EmptyQuestionError
 from stepsearch.search.provenance import describe
+from stepsearch.search.requirements import require_fit
 from stepsearch.search.run import Run, RunSettings, failed
-from stepsearch.search.select import Selection, default_selection, require_selection
+from stepsearch.search.select import Selection
 from stepsearch.search.task import MathTask, Task
 from stepsearch.search.trace import TraceWriter
 from stepsearch.search.tree import Chain
@@ -77,20 +77,10 @@ class Engine:
             raise ConfigurationError(f"seed={seed!r} must be a whole number")
         if not isinstance(abstain_below, int | float | None):
             raise ConfigurationError(f"abstain_below={abstain_below!r} must be a number or null")
-        if aggregation is not None and aggregation not in AGGREGATIONS:
-            raise ConfigurationError(
-                f"aggregation={aggregation!r} is not one of {', '.join(AGGREGATIONS)}"
-            )
         spec = None if verifier is None else verifier.spec
-        select = select or default_selection(spec)
-        require_selection(select, spec)
-        if aggregation is None:
-            aggregation = "last" if spec is None else spec.aggregation
-        if aggregation == "product" and spec is not None and spec.range != "probability":
-            raise ConfigurationError(
-                f"aggregation='product' multiplies probabilities, but verifier {spec.name!r} has "
-                f"range {spec.range!r}; use last, min or mean"
-            )
+        select, aggregation = require_fit(
+            spec, strategy=strategy, select=select, aggregation=aggregation
+        )
         self._settings = RunSettings(
             policy=policy,
             strategy=strategy,

@@ -90,14 +90,7 @@ def engine_for(
     overrides: Sequence[str] = (),
 ) -> Engine:
     """The engine that `solve` uses; keep it to solve many questions with `solve_many`."""
-    from stepsearch.conf.build import (
-        COMPONENTS,
-        MODELS,
-        build,
-        build_engine,
-        load_config,
-        require_complete,
-    )
+    from stepsearch.conf.build import COMPONENTS, build_engine, load_config, require_complete
 
     objects: dict[str, Any] = {}
     named: dict[str, Any] = {"seed": seed, "select": select, "abstain_below": abstain_below}
@@ -117,10 +110,7 @@ def engine_for(
     require_complete(config, [name for name in COMPONENTS if name not in objects])
     if config.select is not None:
         require_known(config.select)
-    for name in COMPONENTS:  # what is quickly built first, so that mistakes do not wait for models
-        if name not in objects:
-            objects[name] = _load(config, name) if name in MODELS else build(config, name)
-    return build_engine(config, **objects)
+    return build_engine(config, load=_load, **objects)
 
 
 def _unless_given(named: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:

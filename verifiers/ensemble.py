@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from stepsearch.search.contracts import (
     Aggregation,
@@ -52,6 +52,13 @@ class EnsembleVerifier:
         self.members = _by_name(members)
         self.weights = _weights_of(self.members, weights)
         self.spec = _spec(self.members, self.weights, name, aggregation)
+
+    @classmethod
+    def declare(
+        cls, *, name: str | None = None, aggregation: Aggregation = "last", **_: Any
+    ) -> VerifierSpec:
+        """What the scores mean whatever the members are: they must all give probabilities."""
+        return VerifierSpec(name=name or "ensemble", aggregation=aggregation)
 
     def count_tokens(self, chain: Chain) -> int | None:
         """The sum over the members; None when one of them cannot tell."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 from stepsearch.search.contracts import Aggregation, StepScores, VerifierSpec
 from stepsearch.search.errors import ConfigurationError
@@ -55,6 +56,11 @@ class RuleVerifier:
             provenance={f.name: getattr(self, f.name) for f in fields(self) if f.init},
         )
         object.__setattr__(self, "spec", spec)
+
+    @classmethod
+    def declare(cls, **settings: Any) -> VerifierSpec:
+        """The spec of a verifier with these settings."""
+        return cls(**settings).spec
 
     def count_tokens(self, chain: Chain) -> int:
         """Always 0: no model reads anything."""

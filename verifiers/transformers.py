@@ -115,6 +115,15 @@ class TransformersVerifier:
             },
         )
 
+    @classmethod
+    def declare(
+        cls, *, format: StepFormat | Mapping[str, Any], name: str = "prm", **_: Any
+    ) -> VerifierSpec:
+        """What the scores mean, told by the format alone; the other settings do not matter."""
+        if not isinstance(format, StepFormat):
+            format = StepFormat.from_mapping(format)
+        return VerifierSpec(name=name, aggregation=format.aggregation, threshold=format.threshold)
+
     def count_tokens(self, chain: Chain) -> int:
         """Tokens that the newest steps add, or of the prompt when there are no steps."""
         encoded = self.encode(chain)

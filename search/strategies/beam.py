@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepsearch.search.contracts import VerifierSpec
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.session import Session
-from stepsearch.search.strategies.checks import require_positive
+from stepsearch.search.strategies.checks import require_positive, require_verifier
+from stepsearch.search.strategies.ranking import values_of
 from stepsearch.search.tree import ROOT
 
 
@@ -38,6 +40,10 @@ class Beam:
         if self.lookahead < 0:
             raise ConfigurationError(f"search.lookahead={self.lookahead} must not be negative")
 
+    def require(self, verifier: VerifierSpec | None) -> None:
+        """Raise `ConfigurationError` without a verifier."""
+        require_verifier("beam", verifier)
+
     @property
     def places(self) -> int:
         """How many chains are kept."""
@@ -59,18 +65,17 @@ class Beam:
     async def _best(self, session: Session, children: list[int], places: int) -> list[int]:
         """The best children that may be kept, best first; the earlier one wins a tie."""
         tree = session.tree
-        values = dict(zip(children, map(session.value, children), strict=True))
+        values = values_of(session, children)
         if self.lookahead:
-            live = [c for c in children if not tree.is_terminal(c) and values[c] is not None]
+            live = [child for child in values if not tree.is_terminal(child)]
             ends = await session.expand(
                 live, 1, until="end", max_steps=self.lookahead, temperature=0.0
             )
             for child, reached in zip(live, ends, strict=True):
                 for end in reached:
-                    values[child] = session.value(end)
-        ranked = {
-            child: value
-            for child, value in values.items()
-            if value is not None and tree.stop(child) in ("step", "eos")
-        }
-        return sorted(ranked, key=ranked.__getitem__, reverse=True)[:places]
+                    value = session.value(end)
+                    if value is None:
+                        del values[child]
+                    else:
+                        values[child] = value
+        return sorted(values, key=values.__getitem__, reverse=True)[:places]
