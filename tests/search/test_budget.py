@@ -4,21 +4,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.clock import run_virtual
+from support.strategies import STRATEGIES
 from support.worlds import engine, fingerprint, hash_verifier, latency, random_policy
 
 from stepsearch import Budget, ConfigurationError, Problem, SamplingParams
 from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
 from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
-from stepsearch.search.strategies.greedy import Greedy
 
-STRATEGIES = [Greedy(), BestOfN(n=5), Beam(n=6, width=2), Beam(n=4, width=2, lookahead=2)]
 SAMPLING = SamplingParams(max_step_tokens=4, max_tokens=16)
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@settings(max_examples=25, deadline=None)
 @given(
-    strategy=st.sampled_from(STRATEGIES),
     tokens=st.integers(1, 150),
     completions=st.none() | st.integers(1, 6),
     verifier_tokens=st.none() | st.integers(1, 60),

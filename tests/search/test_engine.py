@@ -10,6 +10,7 @@ import time
 
 import pytest
 from support.clock import run_virtual
+from support.strategies import STRATEGIES
 from support.worlds import engine, fingerprint, fraction, hash_verifier, latency, random_policy
 
 from stepsearch import (
@@ -25,7 +26,6 @@ from stepsearch.search.strategies.greedy import Greedy
 from stepsearch.verifiers.scripted import ScriptedVerifier
 
 PROBLEMS = [Problem(text=f"question {i}", id=str(i)) for i in range(16)]
-STRATEGIES = [Greedy(), BestOfN(n=6), Beam(n=8, width=2), Beam(n=6, width=3, lookahead=1)]
 
 
 def slow_verifier(salt: object) -> ScriptedVerifier:
@@ -39,7 +39,7 @@ async def collect(search, problems):
     return {s.problem.id: fingerprint(s) async for s in search.asolve_many(problems)}
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 def test_alone_and_among_many_under_random_latency(strategy) -> None:
     alone = {}
     for problem in PROBLEMS:
