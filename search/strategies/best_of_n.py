@@ -30,6 +30,11 @@ class BestOfN:
         require_positive("search.n", self.n)
         require_positive("search.max_steps", self.max_steps)
 
+    @property
+    def max_chains(self) -> int:
+        """The most chains that end."""
+        return self.n
+
     async def run(self, session: Session) -> None:
         """Sample the chains."""
         [ends] = await session.expand([ROOT], self.n, until="end", max_steps=self.max_steps)

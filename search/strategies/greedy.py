@@ -22,6 +22,11 @@ class Greedy:
     def __post_init__(self) -> None:
         require_positive("search.max_steps", self.max_steps)
 
+    @property
+    def max_chains(self) -> int:
+        """The most chains that end."""
+        return 1
+
     async def run(self, session: Session) -> None:
         """Sample the chain."""
         [ends] = await session.expand(

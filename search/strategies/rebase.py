@@ -23,13 +23,13 @@ from stepsearch.search.tree import ROOT
 class Rebase:
     """Share the width of every step among all open nodes, by their value.
 
-    The first step samples `n`. From then on the width is `n` minus the chains that finished, and an
+    The first step samples `n`. From then on the width is `n` minus the chains that ended, and an
     open node gets its share of it: width x softmax(value / temperature), in whole children by
     `apportion`. A node whose share rounds to nothing is left. The search ends when no width is
     left, no node is open, or `max_steps` is reached.
 
     Args:
-        n: chains that the search ends with; candidates per step until one finishes.
+        n: candidates per step until a chain ends, and the most chains that end.
         temperature: the balance temperature, in units of the verifier's scores; a low one follows
             the best nodes only, a high one treats all alike.
         max_steps: steps after which unfinished chains are left.
@@ -48,14 +48,20 @@ class Rebase:
         """Raise `ConfigurationError` without a verifier."""
         require_verifier("rebase", verifier)
 
+    @property
+    def max_chains(self) -> int:
+        """The most chains that end."""
+        return self.n
+
     async def run(self, session: Session) -> None:
         """Grow the tree step by step."""
         tree, width, parents = session.tree, self.n, [ROOT] * self.n
         for _ in range(self.max_steps):
             groups = await session.expand(parents, 1)
-            values = values_of(session, [child for group in groups for child in group])
+            children = [child for group in groups for child in group]
+            width -= sum(map(tree.is_terminal, children))
+            values = values_of(session, children)
             live = [node for node in values if not tree.is_terminal(node)]
-            width -= len(values) - len(live)
             if not live or width < 1 or session.exhausted:
                 return
             shares = self._shares([values[node] for node in live], width)

@@ -48,6 +48,11 @@ class Refine:
                 f"{spec.kind!r}; use a step verifier"
             )
 
+    @property
+    def max_chains(self) -> int:
+        """The most chains that end."""
+        return self.n * (1 + self.rounds)
+
     async def run(self, session: Session) -> None:
         """Refine the chains."""
         chains = await session.gather(*(self._refine(session) for _ in range(self.n)))
