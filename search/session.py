@@ -58,6 +58,7 @@ class Session:
         self._next_child: dict[int, int] = {}
         self._last_turn: asyncio.Future[None] | None = None
         self._num_waiting = 0
+        self._num_parts = 0
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -85,6 +86,7 @@ class Session:
     async def gather(self, *searches: Coroutine[Any, Any, T]) -> list[T]:
         """Run parts of a search concurrently; their results in the order they were given."""
         tasks = [asyncio.ensure_future(search) for search in searches]
+        self._num_parts += len(tasks)
         try:
             return [await task for task in tasks]
         except BaseException:
@@ -92,6 +94,8 @@ class Session:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
+        finally:
+            self._num_parts -= len(tasks)
 
     async def expand(
         self,
@@ -208,6 +212,9 @@ class Session:
             if waits:
                 await _over(previous)
             await expansion.run()
+            if self._num_parts:
+                # All parts have asked before one goes on, also where nothing makes it wait.
+                await asyncio.sleep(0)
             if at_once or book is None:
                 scores = await expansion.scores()
             else:
