@@ -133,8 +133,8 @@ def test_ctrl_c_on_the_command_line(embedded_path: Path) -> None:
         text=True,
         cwd=Path(__file__).parents[2],
     ) as process:
-        deadline = time.monotonic() + 120
-        while _cpu_seconds(process.pid) < 18 and time.monotonic() < deadline:
+        deadline = time.monotonic() + 200
+        while _cpu_seconds(process.pid) < 30 and time.monotonic() < deadline:
             time.sleep(0.2)  # loading is over by then, on a busy machine too
         os.kill(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
