@@ -75,18 +75,22 @@ class Expansion:
         self.arrivals = Arrivals()
         self.cut = False
 
+    def reserve(self) -> None:
+        """Take the budget of every child when it can be sent in full; belongs to its turn."""
+        if self.is_affordable:
+            self._unsettled = len(self._seeds)
+            self._ledger.reserve(self._unsettled, self._params.max_tokens)
+
     async def run(self) -> None:
         """Sample the children.
 
         Raises:
             PolicyError: the policy failed, or returned something else than it was asked for.
         """
-        if not self.is_affordable:
+        if self._unsettled:
+            await self._sample(0, self._unsettled, self._params.max_tokens)
+        else:
             await self._run_as_affordable()
-            return
-        self._unsettled = len(self._seeds)
-        self._ledger.reserve(self._unsettled, self._params.max_tokens)
-        await self._sample(0, self._unsettled, self._params.max_tokens)
 
     @property
     def is_affordable(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Coroutine, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -105,6 +106,7 @@ class Session:
         until: Literal["step", "end"] = "step",
         max_steps: int | None = None,
         temperature: float | None = None,
+        slots: asyncio.Semaphore | None = None,
     ) -> list[list[int]]:
         """Sample `n` continuations under each node, score each as soon as it is there, add them.
 
@@ -114,6 +116,8 @@ class Session:
             until: one step, or all steps to the end of the chain.
             max_steps: with `until="end"`, at most so many steps.
             temperature: instead of the configured one; 0 is greedy.
+            slots: one is held while policy and verifier are at work, but not while what they
+                returned waits to enter the tree.
 
         Returns:
             For each of `nodes` the last nodes of its new continuations, fewer than `n` where the
@@ -124,7 +128,7 @@ class Session:
             PolicyError, VerifierError: the backend failed for good.
         """
         params = self._params(until, max_steps, temperature)
-        return await self._grow(nodes, n, params, self._scorebook)
+        return await self._grow(nodes, n, params, self._scorebook, slots)
 
     async def sample(
         self,
@@ -173,6 +177,7 @@ class Session:
         n: int,
         params: SamplingParams,
         book: Scorebook | None,
+        slots: asyncio.Semaphore | None = None,
     ) -> list[list[int]]:
         if n < 1 or not nodes:
             return [[] for _ in nodes]
@@ -186,7 +191,7 @@ class Session:
             seeds=seeds,
             batcher=book.batcher if book is not None and at_once else None,
         )
-        ends = await self._in_turn(expansion, chains, book, at_once)
+        ends = await self._in_turn(expansion, chains, book, at_once, slots)
         self.stopped_by_budget |= expansion.cut or (book is not None and book.refused)
         if book is not None:
             self.scoring_failed = book.failed([node for node in ends if node >= 0])
@@ -196,7 +201,12 @@ class Session:
         ]
 
     async def _in_turn(
-        self, expansion: Expansion, chains: list[Chain], book: Scorebook | None, at_once: bool
+        self,
+        expansion: Expansion,
+        chains: list[Chain],
+        book: Scorebook | None,
+        at_once: bool,
+        slots: asyncio.Semaphore | None,
     ) -> list[int]:
         """Run an expansion; its children enter after those of the expansions asked for before.
 
@@ -211,13 +221,14 @@ class Session:
         try:
             if waits:
                 await _over(previous)
-            await expansion.run()
-            if self._num_parts:
-                # All parts have asked before one goes on, also where nothing makes it wait.
-                await asyncio.sleep(0)
-            if at_once or book is None:
+            expansion.reserve()
+            async with slots or nullcontext():
+                await expansion.run()
+                if self._num_parts:
+                    # All parts have asked before one goes on, also where nothing makes it wait.
+                    await asyncio.sleep(0)
                 scores = await expansion.scores()
-            else:
+            if book is not None and not at_once:
                 await _over(previous)
                 scores = await self._score_in_order(expansion, book)
             await _over(previous)

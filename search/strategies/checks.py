@@ -27,3 +27,9 @@ def require_verifier(name: str, verifier: VerifierSpec | None) -> VerifierSpec:
             f"search={name} goes by the scores of a verifier; set verifier=..., or search=best_of_n"
         )
     return verifier
+
+
+def require_not_negative(name: str, value: float) -> None:
+    """Raise `ConfigurationError` unless the parameter is a finite number, at least 0."""
+    if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise ConfigurationError(f"{name}={value} must be a number, at least 0")

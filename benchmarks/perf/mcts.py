@@ -1,0 +1,82 @@
+"""Host cost of a node of Monte Carlo tree search, with mocks that cost nothing.
+
+The mocks read the newest step's ids; budgets, seeds and accounting are switched on. Every expansion
+adds 4 children, down to a depth of 10. The last line is the growth exponent: the slope of log total
+time over log nodes. With `--peer PYTHON`, an interpreter that has treequest 0.3.3 installed, its
+StandardMCTS runs in place with equivalent mocks in turn with ours, up to 5,000 nodes.
+
+    python -m stepsearch.benchmarks.perf.mcts [--peer PYTHON] [--parallel 1] [--repeat 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+
+from stepsearch.benchmarks.perf.host import DEPTH, MockPolicy, MockVerifier
+from stepsearch.search.engine import Engine
+from stepsearch.search.strategies.mcts import Mcts
+from stepsearch.search.types import Budget
+
+WIDTH = 4
+SIZES = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
+LARGEST_FOR_PEER = 5_000
+
+
+def ours(nodes: int, parallel: int) -> tuple[int, float]:
+    """Nodes and seconds of one search."""
+    policy = MockPolicy()
+    engine = Engine(
+        policy=policy,
+        verifier=MockVerifier(),
+        strategy=Mcts(simulations=nodes // WIDTH, width=WIDTH, parallel=parallel, max_steps=DEPTH),
+        budget=Budget(policy_tokens=100_000_000, completions=10_000_000),
+    )
+    started = time.perf_counter()
+    asyncio.run(engine.asolve("question"))
+    return policy.steps, time.perf_counter() - started
+
+
+def peer(python: str, nodes: int) -> float:
+    """Seconds of treequest."""
+    script = Path(__file__).parent / "peers" / "treequest_mcts.py"
+    command = [python, str(script), str(WIDTH), str(DEPTH), str(nodes)]
+    line = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    seconds: float = json.loads(line)["seconds"]
+    return seconds
+
+
+def main() -> None:
+    """Print one line per size: median (min to max) of nodes/s, ours and the peer's."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--peer", help="interpreter with treequest 0.3.3")
+    parser.add_argument("--parallel", type=int, default=1)
+    parser.add_argument("--repeat", type=int, default=5)
+    options = parser.parse_args()
+    ours(1_000, options.parallel)  # imports and first calls
+    print(f"{'nodes':>7} {'nodes/s':>9} {'min':>9} {'max':>9} {'us/node':>8} {'peer':>8} {'ratio':>6}")
+    totals: list[tuple[int, float]] = []
+    for size in SIZES:
+        runs = [ours(size, options.parallel) for _ in range(options.repeat)]
+        rates = [nodes / seconds for nodes, seconds in runs]
+        rate = statistics.median(rates)
+        nodes = runs[0][0]
+        totals.append((nodes, nodes / rate))
+        line = f"{nodes:7} {rate:9,.0f} {min(rates):9,.0f} {max(rates):9,.0f} {1e6 / rate:8.1f}"
+        if options.peer and size <= LARGEST_FOR_PEER:
+            seconds = statistics.median(peer(options.peer, size) for _ in range(options.repeat))
+            line += f" {size / seconds:8,.0f} {rate * seconds / size:6.1f}"
+        print(line, flush=True)
+    slope = np.polyfit(*np.log(np.array(totals)).T, 1)[0]
+    print(f"growth exponent {slope:.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""Monte Carlo tree search over steps (PUCT), guided by a verifier.
+
+Silver et al. 2017 (AlphaGo Zero) with a process reward model in place of the value network, as for
+language models in Feng et al. 2023 (arXiv:2309.17179) and Zhang et al. 2024 (arXiv:2406.03816).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from stepsearch.search.contracts import VerifierSpec
+from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.session import Session
+from stepsearch.search.strategies.checks import (
+    require_not_negative,
+    require_positive,
+    require_verifier,
+)
+from stepsearch.search.strategies.puct import CLOSED, FINISHED, Statistics, mean
+from stepsearch.search.tree import NO_NODE, ROOT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mcts:
+    """Descend, expand, back up, `simulations` times or until nothing is left to search.
+
+    A simulation descends from the root to the child with the highest
+
+        Q(s) - l O(s) / (N(s) + O(s)) + c P(s) sqrt(N(p) + O(p)) / (1 + N(s) + O(s))
+
+    where N counts the simulations that were backed up through a node, O those in flight, p is the
+    parent; the earliest child wins a tie. A node that was never expanded gets `width` children,
+    whose values V are the verifier's. Then the mean of their values is backed up as one visit:
+
+        backup=mean    Q(s) is the mean of what was backed up through s
+        backup=max     Q(s) is the highest Q of its children
+
+    Until its first visit Q(s) is V(s), or Q(p) - r with `first_play=r`. A visit to a finished chain
+    counts and backs its V up again. Subtrees with nothing left to expand are not entered. A child
+    whose score failed, or whose chain was cut, has no value: it is not searched and adds nothing.
+
+    `parallel` leaves are expanded at once. Simulations are backed up in the order in which they
+    were selected, and simulation k is selected when exactly the first k - w are backed up,
+    w = 2 parallel - 1: so the tree never depends on timing. (With w = parallel a slow leaf would
+    leave most of the others idle; with parallel = 1 this is plain sequential search.)
+
+    Args:
+        simulations: how many, visits to finished chains included.
+        width: children of a node.
+        exploration: c, in the unit of the verifier's values; 0 follows the values alone.
+        prior: P among siblings: `uniform`, since samples of the policy come up as often as it likes
+            them (Hubert et al. 2021, arXiv:2104.06303), or `policy`, the softmax of their
+            log-probability per token.
+        backup: `mean` or `max`.
+        first_play: r, the first-play urgency reduction; None takes V.
+        rollout: children are continued to the end and the value of each end is backed up as a visit
+            of its own; all their steps become nodes.
+        widening: progressive widening (Coulom 2007): a node of N visits may have
+            floor(width N^widening) children; 0 keeps `width`.
+        parallel: leaves in flight.
+        virtual_loss: l; 0 only counts what is in flight (WU-UCT, Liu et al. 2020, arXiv:1810.11755).
+        max_steps: nodes of this depth are not expanded.
+    """
+
+    simulations: int = 64
+    width: int = 4
+    exploration: float = 1.0
+    prior: Literal["uniform", "policy"] = "uniform"
+    backup: Literal["mean", "max"] = "mean"
+    first_play: float | None = None
+    rollout: bool = False
+    widening: float = 0.0
+    parallel: int = 1
+    virtual_loss: float = 0.0
+    max_steps: int = 40
+
+    def __post_init__(self) -> None:
+        for name in ("simulations", "width", "parallel", "max_steps"):
+            require_positive(f"search.{name}", getattr(self, name))
+        for name in ("exploration", "widening", "virtual_loss"):
+            require_not_negative(f"search.{name}", getattr(self, name))
+        if self.prior not in ("uniform", "policy"):
+            raise ConfigurationError(f"search.prior={self.prior!r} must be uniform or policy")
+        if self.backup not in ("mean", "max"):
+            raise ConfigurationError(f"search.backup={self.backup!r} must be mean or max")
+
+    def require(self, verifier: VerifierSpec | None) -> None:
+        """Raise `ConfigurationError` without a verifier."""
+        require_verifier("mcts", verifier)
+
+    async def run(self, session: Session) -> None:
+        """Run the simulations."""
+        await _Simulations(self, session).run()
+
+
+class _Simulations:
+    """The simulations of one search, in flight and backed up."""
+
+    def __init__(self, config: Mcts, session: Session) -> None:
+        self._config = config
+        self._session = session
+        self._tree = session.tree
+        self._slots = asyncio.Semaphore(config.parallel)
+        self._flights: deque[tuple[int, Awaitable[list[int]] | None]] = deque()
+        self._is_over = False
+        self._is_limited = False
+        self._statistics = Statistics(
+            session.tree,
+            exploration=config.exploration,
+            first_play=config.first_play,
+            virtual_loss=config.virtual_loss,
+            backs_up_max=config.backup == "max",
+        )
+
+    async def run(self) -> None:
+        """Select as far ahead as the window allows, else back up the oldest simulation."""
+        left, window = self._config.simulations, 2 * self._config.parallel - 1
+        try:
+            while True:
+                leaf = None
+                if left and not self._is_over and len(self._flights) < window:
+                    leaf = self._statistics.select()
+                if leaf is not None:
+                    left -= 1
+                    self._flights.append(self._launch(leaf))
+                elif self._flights:
+                    await self._land(*self._flights.popleft())
+                else:
+                    break
+        finally:
+            await self._cancel()
+        # One expansion that failed is not the search's failure.
+        self._session.scoring_failed &= not self._statistics.visits[ROOT]
+        if left and not self._is_over and self._is_limited:
+            self._session.stop = "max_steps"
+
+    def _launch(self, leaf: int) -> tuple[int, Awaitable[list[int]] | None]:
+        """Send a selected node to be expanded; a finished one needs nothing."""
+        if self._statistics.state[leaf] == FINISHED:
+            return leaf, None
+        work = self._expand(leaf, self._num_allowed(leaf) - self._tree.num_children(leaf))
+        return leaf, work if self._config.parallel == 1 else asyncio.ensure_future(work)
+
+    async def _expand(self, leaf: int, count: int) -> list[int]:
+        """The last nodes of new continuations; `NO_NODE` where the budget did not reach."""
+        [ends] = await self._session.expand(
+            [leaf],
+            count,
+            until="end" if self._config.rollout else "step",
+            max_steps=self._config.max_steps - self._tree.depth[leaf],
+            slots=self._slots,
+        )
+        return [*ends, *[NO_NODE] * (count - len(ends))]
+
+    async def _land(self, leaf: int, work: Awaitable[list[int]] | None) -> None:
+        """Wait for the oldest simulation and back it up."""
+        statistics = self._statistics
+        if work is None:
+            statistics.land(leaf, [])
+            statistics.back_up(leaf, statistics.value[leaf])
+        else:
+            ends = await work
+            # What others in flight found does not count here: it would depend on timing.
+            self._is_over |= any(map(self._is_cut, ends))
+            self._enter(leaf, [end for end in ends if end != NO_NODE])
+        if self._config.widening:
+            self._widen(leaf)
+
+    def _is_cut(self, end: int) -> bool:
+        """Whether the budget cut a continuation, or did not reach for it or for its score."""
+        tree = self._tree
+        return (
+            end == NO_NODE
+            or tree.stop(end) == "budget"
+            or any(
+                end in column.failures and column.failures[end].kind == "budget"
+                for column in tree.scores.values()
+            )
+        )
+
+    def _enter(self, leaf: int, ends: Sequence[int]) -> None:
+        """Enter the new continuations of a node and back up what they are worth."""
+        statistics, tree, session = self._statistics, self._tree, self._session
+        depth, deepest = tree.depth[leaf], self._config.max_steps
+        chains = [tree.path(end)[depth:] for end in ends] if self._config.rollout else [ends]
+        news = [node for chain in chains for node in chain]
+        for node in news:
+            statistics.enter(node, session.value(node))
+        if self._config.rollout:
+            for end in ends:
+                if statistics.state[end] == FINISHED:
+                    statistics.back_up(end, statistics.value[end])
+        else:
+            statistics.back_up(leaf, mean(statistics.value[child] for child in ends))
+        for node in news:
+            if tree.depth[node] < deepest and tree.num_children(node) < self._config.width:
+                statistics.make_ready(node)
+        self._is_limited |= any(tree.depth[end] >= deepest for end in ends)
+        statistics.set_priors(tree.children(leaf), self._config.prior)
+        statistics.land(leaf, news)
+
+    def _widen(self, node: int) -> None:
+        """Let the nodes on the way to the root have as many children as their visits allow."""
+        statistics, tree = self._statistics, self._tree
+        for visited in (ROOT, *tree.path(node)):
+            if statistics.state[visited] == CLOSED:
+                if self._num_allowed(visited) > tree.num_children(visited):
+                    statistics.reopen(visited)
+
+    def _num_allowed(self, node: int) -> int:
+        """How many children a node may have."""
+        width, widening = self._config.width, self._config.widening
+        if not widening:
+            return width
+        return max(width, int(width * self._statistics.visits[node] ** widening))
+
+    async def _cancel(self) -> None:
+        """Take back what is still in flight when the search is cut short."""
+        tasks = [work for _, work in self._flights if isinstance(work, asyncio.Task)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,214 @@
+"""The statistics of a Monte Carlo tree search, and the descent through them.
+
+They are columns of the tree, so that a saved tree carries them:
+
+    visits     N(s), simulations that passed through s and were backed up
+    value      Q(s); before the first visit the verifier's value of s; NaN when s has none
+    prior      P(s), adds up to 1 over siblings
+    in_flight  O(s), simulations that passed through s and were not backed up yet
+    state      what a descent may do with s: see below
+    open       how many READY nodes are in the subtree of s, s included
+
+A descent costs O(children) per level: `open` says whether a subtree holds anything to search, so
+that nothing is ever scanned. All changes touch the path to the root only.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.tree import ROOT, STOP_CODES, Tree
+
+CLOSED, EXPANDING, READY, FINISHED = range(4)
+"""Not to be expanded (now); being expanded; to be expanded by the next visit; a finished chain that
+may be visited again. A descent ends at the last two. A node without a value stays CLOSED, and
+nothing below it is searched."""
+
+_EOS = STOP_CODES["eos"]
+_STEP = STOP_CODES["step"]
+
+
+class Statistics:
+    """Visits and values of one search; the formulae are those of `Mcts`.
+
+    Args:
+        tree: the tree.
+        exploration: c, the weight of the exploration term.
+        first_play: r, or None for the verifier's own value of a node that was never visited.
+        virtual_loss: l, what a simulation in flight takes from the value of a node.
+        backs_up_max: whether Q is the best child's value rather than the mean of the simulations.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        *,
+        exploration: float,
+        first_play: float | None,
+        virtual_loss: float,
+        backs_up_max: bool,
+    ) -> None:
+        self._tree = tree
+        self._exploration = exploration
+        self._first_play = first_play
+        self._virtual_loss = virtual_loss
+        self._backs_up_max = backs_up_max
+        self.visits = tree.column("visits", int)
+        self.value = tree.column("value", float, math.nan)
+        self.prior = tree.column("prior", float, 1.0)
+        self.in_flight = tree.column("in_flight", int)
+        self.state = tree.column("state", int, CLOSED)
+        self.open = tree.column("open", int)
+        self.state[ROOT], self.open[ROOT] = READY, 1
+
+    def select(self) -> int | None:
+        """Descend to a node to expand or a finished one; it is in flight from then on.
+
+        Returns:
+            The node; None when nothing is open.
+        """
+        if not self.open[ROOT]:
+            return None
+        node, state = ROOT, self.state
+        while state[node] < READY:
+            node = self._best_child(node)
+        opened = 0
+        if state[node] == READY:
+            state[node], opened = EXPANDING, -1
+        self._pass(node, flying=1, opened=opened)
+        return node
+
+    def _best_child(self, node: int) -> int:
+        """The child with the highest PUCT score among those worth a visit; the earliest wins ties.
+
+        Children are read newest first, which is how a tree links them.
+        """
+        visits, value, prior = self.visits, self.value, self.prior
+        state, opened, in_flight = self.state, self.open, self.in_flight
+        before, loss = self._tree.prev_sibling, self._virtual_loss
+        weight = self._exploration * math.sqrt(visits[node] + in_flight[node])
+        first = None if self._first_play is None else value[node] - self._first_play
+        best, chosen = -math.inf, -1
+        child = self._tree.last_child[node]
+        while child >= 0:
+            if opened[child] or state[child] == FINISHED:
+                count = visits[child]
+                score = value[child] if count or first is None else first
+                if in_flight[child]:
+                    count += in_flight[child]
+                    score -= loss * in_flight[child] / count
+                score += weight * prior[child] / (1 + count)
+                if score >= best:
+                    best, chosen = score, child
+            child = before[child]
+        return chosen
+
+    def enter(self, node: int, value: float | None) -> None:
+        """Enter the value of a new node; a chain that was cut, or whose score failed, has none."""
+        stop = self._tree.stop_code[node]
+        if value is not None and stop in (_STEP, _EOS):
+            self.value[node] = value
+            if stop == _EOS:
+                self.state[node] = FINISHED
+
+    def make_ready(self, node: int) -> None:
+        """Let the next visit expand a new node, unless it is finished or has no value.
+
+        Below a node without a value nothing is searched.
+        """
+        reached = self.state[self._tree.parent[node]] != CLOSED
+        if reached and self.state[node] == CLOSED and not math.isnan(self.value[node]):
+            self.state[node] = READY
+
+    def set_priors(self, children: Sequence[int], by: Literal["uniform", "policy"]) -> None:
+        """Set the priors of siblings.
+
+        Raises:
+            ConfigurationError: `by="policy"` with a policy that tells no log-probabilities.
+        """
+        weights = [1.0] * len(children)
+        if by == "policy":
+            logprob, lengths = self._tree.logprob, self._tree.num_tokens
+            means = [logprob[child] / max(1, lengths[child]) for child in children]
+            if any(map(math.isnan, means)):
+                raise ConfigurationError(
+                    "search.prior=policy needs a policy that tells log-probabilities; "
+                    "set search.prior=uniform"
+                )
+            highest = max(means)
+            weights = [math.exp(mean - highest) for mean in means]
+        total = math.fsum(weights)
+        for child, weight in zip(children, weights, strict=True):
+            self.prior[child] = weight / total
+
+    def land(self, leaf: int, news: Sequence[int]) -> None:
+        """The simulation that selected `leaf` is over.
+
+        Args:
+            leaf: the node.
+            news: the nodes that it added below `leaf`, parents before children.
+        """
+        if self.state[leaf] == EXPANDING:
+            self.state[leaf] = CLOSED
+        total = 0
+        for node in reversed(news):
+            self.open[node] += self.state[node] == READY
+            parent = self._tree.parent[node]
+            if parent == leaf:
+                total += self.open[node]
+            else:
+                self.open[parent] += self.open[node]
+        self._pass(leaf, flying=-1, opened=total)
+
+    def reopen(self, node: int) -> None:
+        """A node that was expanded may be expanded once more."""
+        self.state[node] = READY
+        self._pass(node, flying=0, opened=1)
+
+    def back_up(self, node: int, value: float | None) -> None:
+        """Count a visit to `node` and its ancestors; None counts nothing, for there is no value.
+
+        Without a value the nodes on the way may have lost theirs: a node all of whose children are
+        without one has none, and their parents' best child may be another one.
+        """
+        parent, visits, values = self._tree.parent, self.visits, self.value
+        while node >= 0:
+            if value is not None:
+                visits[node] += 1
+            if self._backs_up_max:
+                values[node] = self._best_value(node)
+            elif value is not None:
+                count = visits[node]
+                values[node] = value if count == 1 else values[node] + (value - values[node]) / count
+            node = parent[node]
+
+    def _best_value(self, node: int) -> float:
+        """The highest value of the node's children; its own when it has none, NaN without any."""
+        value, before = self.value, self._tree.prev_sibling
+        child = self._tree.last_child[node]
+        if child < 0:
+            return value[node]
+        best = -math.inf
+        while child >= 0:
+            if value[child] > best:  # NaN is not
+                best = value[child]
+            child = before[child]
+        return best if best > -math.inf else math.nan
+
+    def _pass(self, node: int, *, flying: int, opened: int) -> None:
+        """Add to the counters of `node` and its ancestors."""
+        parent, in_flight, opens = self._tree.parent, self.in_flight, self.open
+        while node >= 0:
+            in_flight[node] += flying
+            opens[node] += opened
+            node = parent[node]
+
+
+def mean(values: Iterable[float]) -> float | None:
+    """The mean of the values that are there; None when none is."""
+    found = [value for value in values if not math.isnan(value)]
+    return math.fsum(found) / len(found) if found else None
