@@ -20,8 +20,11 @@ from stepsearch.search.strategies.checks import (
     require_positive,
     require_verifier,
 )
-from stepsearch.search.strategies.puct import CLOSED, FINISHED, Statistics, mean
-from stepsearch.search.tree import NO_NODE, ROOT
+from stepsearch.search.strategies.puct import CLOSED, FINISHED, Statistics
+from stepsearch.search.tree import ROOT, STOP_CODES
+
+Work = Awaitable[tuple[list[int], bool]]
+_BUDGET = STOP_CODES["budget"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +108,7 @@ class _Simulations:
         self._session = session
         self._tree = session.tree
         self._slots = asyncio.Semaphore(config.parallel)
-        self._flights: deque[tuple[int, Awaitable[list[int]] | None]] = deque()
+        self._flights: deque[tuple[int, Work | None]] = deque()
         self._is_over = False
         self._is_limited = False
         self._statistics = Statistics(
@@ -138,15 +141,15 @@ class _Simulations:
         if left and not self._is_over and self._is_limited:
             self._session.stop = "max_steps"
 
-    def _launch(self, leaf: int) -> tuple[int, Awaitable[list[int]] | None]:
+    def _launch(self, leaf: int) -> tuple[int, Work | None]:
         """Send a selected node to be expanded; a finished one needs nothing."""
         if self._statistics.state[leaf] == FINISHED:
             return leaf, None
         work = self._expand(leaf, self._num_allowed(leaf) - self._tree.num_children(leaf))
         return leaf, work if self._config.parallel == 1 else asyncio.ensure_future(work)
 
-    async def _expand(self, leaf: int, count: int) -> list[int]:
-        """The last nodes of new continuations; `NO_NODE` where the budget did not reach."""
+    async def _expand(self, leaf: int, count: int) -> tuple[list[int], bool]:
+        """The last nodes of new continuations, and whether the budget reached for all of them."""
         [ends] = await self._session.expand(
             [leaf],
             count,
@@ -154,54 +157,52 @@ class _Simulations:
             max_steps=self._config.max_steps - self._tree.depth[leaf],
             slots=self._slots,
         )
-        return [*ends, *[NO_NODE] * (count - len(ends))]
+        return ends, len(ends) == count
 
-    async def _land(self, leaf: int, work: Awaitable[list[int]] | None) -> None:
+    async def _land(self, leaf: int, work: Work | None) -> None:
         """Wait for the oldest simulation and back it up."""
         statistics = self._statistics
         if work is None:
             statistics.land(leaf, [])
             statistics.back_up(leaf, statistics.value[leaf])
         else:
-            ends = await work
-            # What others in flight found does not count here: it would depend on timing.
-            self._is_over |= any(map(self._is_cut, ends))
-            self._enter(leaf, [end for end in ends if end != NO_NODE])
+            ends, is_complete = await work
+            self._enter(leaf, ends)
+            # Only now: what the budget did to others in flight is a matter of timing.
+            self._is_over |= not is_complete or any(map(self._is_cut, ends))
         if self._config.widening:
             self._widen(leaf)
 
     def _is_cut(self, end: int) -> bool:
-        """Whether the budget cut a continuation, or did not reach for it or for its score."""
-        tree = self._tree
-        return (
-            end == NO_NODE
-            or tree.stop(end) == "budget"
-            or any(
-                end in column.failures and column.failures[end].kind == "budget"
-                for column in tree.scores.values()
-            )
-        )
+        """Whether the budget cut a continuation, or did not reach for its score."""
+        if self._tree.stop_code[end] == _BUDGET:
+            return True
+        if self._session.value(end) is not None:
+            return False
+        columns = self._tree.scores.values()
+        failures = [column.failures[end] for column in columns if end in column.failures]
+        return any(failure.kind == "budget" for failure in failures)
 
     def _enter(self, leaf: int, ends: Sequence[int]) -> None:
         """Enter the new continuations of a node and back up what they are worth."""
-        statistics, tree, session = self._statistics, self._tree, self._session
-        depth, deepest = tree.depth[leaf], self._config.max_steps
-        chains = [tree.path(end)[depth:] for end in ends] if self._config.rollout else [ends]
-        news = [node for chain in chains for node in chain]
-        for node in news:
-            statistics.enter(node, session.value(node))
-        if self._config.rollout:
+        statistics, tree, config = self._statistics, self._tree, self._config
+        news = ends if not config.rollout else self._steps_below(leaf, ends)
+        statistics.enter(news, list(map(self._session.value, news)))
+        if config.rollout:
             for end in ends:
                 if statistics.state[end] == FINISHED:
                     statistics.back_up(end, statistics.value[end])
         else:
-            statistics.back_up(leaf, mean(statistics.value[child] for child in ends))
-        for node in news:
-            if tree.depth[node] < deepest and tree.num_children(node) < self._config.width:
-                statistics.make_ready(node)
-        self._is_limited |= any(tree.depth[end] >= deepest for end in ends)
-        statistics.set_priors(tree.children(leaf), self._config.prior)
+            statistics.back_up(leaf, statistics.mean_value(ends))
+        statistics.make_ready(news, width=config.width, max_depth=config.max_steps)
+        statistics.set_priors(tree.children(leaf), config.prior)
         statistics.land(leaf, news)
+        self._is_limited |= any([tree.depth[end] >= config.max_steps for end in ends])
+
+    def _steps_below(self, leaf: int, ends: Sequence[int]) -> list[int]:
+        """All nodes from below `leaf` to the ends, parents before children."""
+        tree = self._tree
+        return [node for end in ends for node in tree.path(end)[tree.depth[leaf] :]]
 
     def _widen(self, node: int) -> None:
         """Let the nodes on the way to the root have as many children as their visits allow."""

@@ -16,8 +16,7 @@ that nothing is ever scanned. All changes touch the path to the root only.
 from __future__ import annotations
 
 import math
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from stepsearch.search.errors import ConfigurationError
@@ -107,22 +106,30 @@ class Statistics:
             child = before[child]
         return chosen
 
-    def enter(self, node: int, value: float | None) -> None:
-        """Enter the value of a new node; a chain that was cut, or whose score failed, has none."""
-        stop = self._tree.stop_code[node]
-        if value is not None and stop in (_STEP, _EOS):
-            self.value[node] = value
-            if stop == _EOS:
-                self.state[node] = FINISHED
+    def enter(self, nodes: Sequence[int], values: Sequence[float | None]) -> None:
+        """Enter the values of new nodes; a chain that was cut, or whose score failed, has none."""
+        stops, entered, state = self._tree.stop_code, self.value, self.state
+        for node, value in zip(nodes, values, strict=True):
+            if value is not None:
+                if stops[node] == _STEP:
+                    entered[node] = value
+                elif stops[node] == _EOS:
+                    entered[node] = value
+                    state[node] = FINISHED
 
-    def make_ready(self, node: int) -> None:
-        """Let the next visit expand a new node, unless it is finished or has no value.
+    def make_ready(self, nodes: Sequence[int], *, width: int, max_depth: int) -> None:
+        """Let the next visit expand new nodes, given with parents before children.
 
-        Below a node without a value nothing is searched.
+        Not so nodes that are finished, lie at the depth limit, or have no value or `width` children
+        already; and what is below a node without a value is not searched.
         """
-        reached = self.state[self._tree.parent[node]] != CLOSED
-        if reached and self.state[node] == CLOSED and not math.isnan(self.value[node]):
-            self.state[node] = READY
+        tree, state, value = self._tree, self.state, self.value
+        for node in nodes:
+            if state[node] != CLOSED or state[tree.parent[node]] == CLOSED:
+                continue
+            if tree.depth[node] < max_depth and value[node] == value[node]:  # not NaN
+                if tree.last_child[node] < 0 or tree.num_children(node) < width:
+                    state[node] = READY
 
     def set_priors(self, children: Sequence[int], by: Literal["uniform", "policy"]) -> None:
         """Set the priors of siblings.
@@ -130,17 +137,20 @@ class Statistics:
         Raises:
             ConfigurationError: `by="policy"` with a policy that tells no log-probabilities.
         """
-        weights = [1.0] * len(children)
-        if by == "policy":
-            logprob, lengths = self._tree.logprob, self._tree.num_tokens
-            means = [logprob[child] / max(1, lengths[child]) for child in children]
-            if any(map(math.isnan, means)):
-                raise ConfigurationError(
-                    "search.prior=policy needs a policy that tells log-probabilities; "
-                    "set search.prior=uniform"
-                )
-            highest = max(means)
-            weights = [math.exp(mean - highest) for mean in means]
+        if by == "uniform":
+            share = 1.0 / len(children) if children else 1.0
+            for child in children:
+                self.prior[child] = share
+            return
+        logprob, lengths = self._tree.logprob, self._tree.num_tokens
+        means = [logprob[child] / max(1, lengths[child]) for child in children]
+        if any(map(math.isnan, means)):
+            raise ConfigurationError(
+                "search.prior=policy needs a policy that tells log-probabilities; "
+                "set search.prior=uniform"
+            )
+        highest = max(means, default=0.0)
+        weights = [math.exp(mean - highest) for mean in means]
         total = math.fsum(weights)
         for child, weight in zip(children, weights, strict=True):
             self.prior[child] = weight / total
@@ -152,16 +162,18 @@ class Statistics:
             leaf: the node.
             news: the nodes that it added below `leaf`, parents before children.
         """
-        if self.state[leaf] == EXPANDING:
-            self.state[leaf] = CLOSED
+        state, opened, parents = self.state, self.open, self._tree.parent
+        if state[leaf] == EXPANDING:
+            state[leaf] = CLOSED
         total = 0
         for node in reversed(news):
-            self.open[node] += self.state[node] == READY
-            parent = self._tree.parent[node]
+            if state[node] == READY:
+                opened[node] += 1
+            parent = parents[node]
             if parent == leaf:
-                total += self.open[node]
+                total += opened[node]
             else:
-                self.open[parent] += self.open[node]
+                opened[parent] += opened[node]
         self._pass(leaf, flying=-1, opened=total)
 
     def reopen(self, node: int) -> None:
@@ -204,11 +216,12 @@ class Statistics:
         parent, in_flight, opens = self._tree.parent, self.in_flight, self.open
         while node >= 0:
             in_flight[node] += flying
-            opens[node] += opened
+            if opened:
+                opens[node] += opened
             node = parent[node]
 
-
-def mean(values: Iterable[float]) -> float | None:
-    """The mean of the values that are there; None when none is."""
-    found = [value for value in values if not math.isnan(value)]
-    return math.fsum(found) / len(found) if found else None
+    def mean_value(self, nodes: Sequence[int]) -> float | None:
+        """The mean value of the nodes that have one; None when none has."""
+        value = self.value
+        found = [value[node] for node in nodes if value[node] == value[node]]  # not NaN
+        return math.fsum(found) / len(found) if found else None
