@@ -54,7 +54,8 @@ class Mcts:
     Args:
         simulations: how many, visits to finished chains included.
         width: children of a node.
-        exploration: c, in the unit of the verifier's values; 0 follows the values alone.
+        exploration: c, in the unit of the verifier's values; 0 follows the values alone. With a
+            large c a small budget is spent before any chain is finished.
         prior: P among siblings: `uniform`, since samples of the policy come up as often as it likes
             them (Hubert et al. 2021, arXiv:2104.06303), or `policy`, the softmax of their
             log-probability per token.
@@ -71,7 +72,7 @@ class Mcts:
 
     simulations: int = 64
     width: int = 4
-    exploration: float = 1.0
+    exploration: float = 0.1
     prior: Literal["uniform", "policy"] = "uniform"
     backup: Literal["mean", "max"] = "mean"
     first_play: float | None = None
