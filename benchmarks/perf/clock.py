@@ -43,6 +43,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     def time(self) -> float:
+        """Virtual seconds."""
         return getattr(self, "now", 0.0)
 
 

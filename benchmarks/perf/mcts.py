@@ -61,7 +61,9 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     options = parser.parse_args()
     ours(1_000, options.parallel)  # imports and first calls
-    print(f"{'nodes':>7} {'nodes/s':>9} {'min':>9} {'max':>9} {'us/node':>8} {'peer':>8} {'ratio':>6}")
+    print(
+        f"{'nodes':>7} {'nodes/s':>9} {'min':>9} {'max':>9} {'us/node':>8} {'peer':>8} {'ratio':>6}"
+    )
     totals: list[tuple[int, float]] = []
     for size in SIZES:
         runs = [ours(size, options.parallel) for _ in range(options.repeat)]
@@ -74,7 +76,7 @@ def main() -> None:
             seconds = statistics.median(peer(options.peer, size) for _ in range(options.repeat))
             line += f" {size / seconds:8,.0f} {rate * seconds / size:6.1f}"
         print(line, flush=True)
-    slope = np.polyfit(*np.log(np.array(totals)).T, 1)[0]
+    slope = np.polyfit(np.log([n for n, _ in totals]), np.log([t for _, t in totals]), 1)[0]
     print(f"growth exponent {slope:.3f}")
 
 

@@ -40,7 +40,7 @@ class Mcts:
     whose values V are the verifier's. Then the mean of their values is backed up as one visit:
 
         backup=mean    Q(s) is the mean of what was backed up through s
-        backup=max     Q(s) is the highest Q of its children
+        backup=max     Q(s) is the highest Q of its children that can be visited, or of all
 
     Until its first visit Q(s) is V(s), or Q(p) - r with `first_play=r`. A visit to a finished chain
     counts and backs its V up again. Subtrees with nothing left to expand are not entered. A child
@@ -66,7 +66,8 @@ class Mcts:
         widening: progressive widening (Coulom 2007): a node of N visits may have
             floor(width N^widening) children; 0 keeps `width`.
         parallel: leaves in flight.
-        virtual_loss: l; 0 only counts what is in flight (WU-UCT, Liu et al. 2020, arXiv:1810.11755).
+        virtual_loss: l; 0 only counts what is in flight (WU-UCT, Liu et al. 2020,
+            arXiv:1810.11755).
         max_steps: nodes of this depth are not expanded.
     """
 
@@ -87,6 +88,8 @@ class Mcts:
             require_positive(f"search.{name}", getattr(self, name))
         for name in ("exploration", "widening", "virtual_loss"):
             require_not_negative(f"search.{name}", getattr(self, name))
+        if self.first_play is not None:
+            require_not_negative("search.first_play", self.first_play)
         if self.prior not in ("uniform", "policy"):
             raise ConfigurationError(f"search.prior={self.prior!r} must be uniform or policy")
         if self.backup not in ("mean", "max"):
@@ -173,6 +176,8 @@ class _Simulations:
             self._is_over |= not is_complete or any(map(self._is_cut, ends))
         if self._config.widening:
             self._widen(leaf)
+        if statistics.backs_up_max:
+            statistics.refresh_max(leaf)
 
     def _is_cut(self, end: int) -> bool:
         """Whether the budget cut a continuation, or did not reach for its score."""
@@ -193,12 +198,14 @@ class _Simulations:
             for end in ends:
                 if statistics.state[end] == FINISHED:
                     statistics.back_up(end, statistics.value[end])
-        else:
-            statistics.back_up(leaf, statistics.mean_value(ends))
+                    if statistics.backs_up_max:
+                        statistics.refresh_max(end)
+        elif (value := statistics.mean_value(ends)) is not None:
+            statistics.back_up(leaf, value)
         statistics.make_ready(news, width=config.width, max_depth=config.max_steps)
         statistics.set_priors(tree.children(leaf), config.prior)
         statistics.land(leaf, news)
-        self._is_limited |= any([tree.depth[end] >= config.max_steps for end in ends])
+        self._is_limited |= any(tree.depth[end] >= config.max_steps for end in ends)
 
     def _steps_below(self, leaf: int, ends: Sequence[int]) -> list[int]:
         """All nodes from below `leaf` to the ends, parents before children."""
@@ -209,9 +216,9 @@ class _Simulations:
         """Let the nodes on the way to the root have as many children as their visits allow."""
         statistics, tree = self._statistics, self._tree
         for visited in (ROOT, *tree.path(node)):
-            if statistics.state[visited] == CLOSED:
-                if self._num_allowed(visited) > tree.num_children(visited):
-                    statistics.reopen(visited)
+            has_room = self._num_allowed(visited) > tree.num_children(visited)
+            if has_room and statistics.state[visited] == CLOSED:
+                statistics.reopen(visited)
 
     def _num_allowed(self, node: int) -> int:
         """How many children a node may have."""

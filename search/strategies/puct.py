@@ -55,7 +55,7 @@ class Statistics:
         self._exploration = exploration
         self._first_play = first_play
         self._virtual_loss = virtual_loss
-        self._backs_up_max = backs_up_max
+        self.backs_up_max = backs_up_max
         self.visits = tree.column("visits", int)
         self.value = tree.column("value", float, math.nan)
         self.prior = tree.column("prior", float, 1.0)
@@ -127,9 +127,9 @@ class Statistics:
         for node in nodes:
             if state[node] != CLOSED or state[tree.parent[node]] == CLOSED:
                 continue
-            if tree.depth[node] < max_depth and value[node] == value[node]:  # not NaN
-                if tree.last_child[node] < 0 or tree.num_children(node) < width:
-                    state[node] = READY
+            has_room = tree.last_child[node] < 0 or tree.num_children(node) < width
+            if has_room and tree.depth[node] < max_depth and value[node] == value[node]:  # not NaN
+                state[node] = READY
 
     def set_priors(self, children: Sequence[int], by: Literal["uniform", "policy"]) -> None:
         """Set the priors of siblings.
@@ -165,7 +165,7 @@ class Statistics:
         state, opened, parents = self.state, self.open, self._tree.parent
         if state[leaf] == EXPANDING:
             state[leaf] = CLOSED
-        total = 0
+        total: float = 0  # whole; columns are typed as numbers
         for node in reversed(news):
             if state[node] == READY:
                 opened[node] += 1
@@ -181,37 +181,49 @@ class Statistics:
         self.state[node] = READY
         self._pass(node, flying=0, opened=1)
 
-    def back_up(self, node: int, value: float | None) -> None:
-        """Count a visit to `node` and its ancestors; None counts nothing, for there is no value.
-
-        Without a value the nodes on the way may have lost theirs: a node all of whose children are
-        without one has none, and their parents' best child may be another one.
-        """
+    def back_up(self, node: int, value: float) -> None:
+        """Count a visit to `node` and its ancestors, and with it the value that it found."""
         parent, visits, values = self._tree.parent, self.visits, self.value
         while node >= 0:
-            if value is not None:
-                visits[node] += 1
-            if self._backs_up_max:
-                values[node] = self._best_value(node)
-            elif value is not None:
+            visits[node] += 1
+            if not self.backs_up_max:
                 count = visits[node]
-                values[node] = value if count == 1 else values[node] + (value - values[node]) / count
+                values[node] = (
+                    value if count == 1 else values[node] + (value - values[node]) / count
+                )
+            node = parent[node]
+
+    def refresh_max(self, node: int) -> None:
+        """Work out the best child's value afresh for `node` and its ancestors."""
+        parent, values = self._tree.parent, self.value
+        while node >= 0:
+            values[node] = self._best_value(node)
             node = parent[node]
 
     def _best_value(self, node: int) -> float:
-        """The highest value of the node's children; its own when it has none, NaN without any."""
+        """The highest value of the children that can be visited; of all when none can.
+
+        A node without children keeps its own; NaN when no child has a value.
+        """
         value, before = self.value, self._tree.prev_sibling
         child = self._tree.last_child[node]
         if child < 0:
             return value[node]
-        best = -math.inf
+        best = best_live = -math.inf
         while child >= 0:
             if value[child] > best:  # NaN is not
                 best = value[child]
+            if value[child] > best_live and self._is_live(child):
+                best_live = value[child]
             child = before[child]
+        if best_live > -math.inf:
+            return best_live
         return best if best > -math.inf else math.nan
 
-    def _pass(self, node: int, *, flying: int, opened: int) -> None:
+    def _is_live(self, node: int) -> bool:
+        return bool(self.open[node] or self.in_flight[node] or self.state[node] == FINISHED)
+
+    def _pass(self, node: int, *, flying: int, opened: float) -> None:
         """Add to the counters of `node` and its ancestors."""
         parent, in_flight, opens = self._tree.parent, self.in_flight, self.open
         while node >= 0:

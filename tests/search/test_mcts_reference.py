@@ -59,13 +59,18 @@ class Reference:
         values = [value for end, value in self.backed_up if end[: len(path)] == path]
         children = self.below(path)
         if children and self.config.backup == "max" and self.was_expanded(path):
-            return max((q for q in map(self.q, children) if q is not None), default=None)
+            values = [(q, self.is_live(c)) for c in children if (q := self.q(c)) is not None]
+            live = [q for q, is_live in values if is_live]
+            return max(live or [q for q, _ in values], default=None)
         if not values:
             return self.verdict(path) if path else None
         mean = values[0]
         for count, value in enumerate(values[1:], start=2):
             mean += (value - mean) / count
         return mean
+
+    def is_live(self, path: Path) -> bool:
+        return self.is_open(path) or self.num_flying(path) > 0 or self.is_finished(path)
 
     def was_expanded(self, path: Path) -> bool:
         """Whether something landed here, or passed through."""
@@ -81,9 +86,7 @@ class Reference:
         return max(self.config.width, grown)
 
     def is_finished(self, path: Path) -> bool:
-        return (
-            path != () and self.found.stop(self.node(path)) == "eos" and bool(self.verdict(path))
-        )
+        return path != () and self.found.stop(self.node(path)) == "eos" and bool(self.verdict(path))
 
     def is_ready(self, path: Path) -> bool:
         if path and (self.found.stop(self.node(path)) != "step" or self.verdict(path) is None):

@@ -1,4 +1,4 @@
-"""StandardMCTS of treequest 0.3.3, in place, with mocks; run by an interpreter that has it installed.
+"""StandardMCTS of treequest 0.3.3, in place, with mocks; run by an interpreter that has it.
 
 The mocks cost nothing but read the ids of the newest step. Prints one JSON line per size:
 {"nodes": ..., "seconds": ...}.
