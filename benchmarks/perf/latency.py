@@ -34,7 +34,10 @@ from stepsearch.search.contracts import (
 )
 from stepsearch.search.engine import Engine
 from stepsearch.search.strategies.beam import Beam
+from stepsearch.search.strategies.dvts import Dvts
 from stepsearch.search.strategies.mcts import Mcts
+from stepsearch.search.strategies.particle import Particle
+from stepsearch.search.strategies.rebase import Rebase
 from stepsearch.search.task import ExactTask
 from stepsearch.search.tree import Chain
 from stepsearch.search.types import Budget, Problem, Solution, Step
@@ -250,6 +253,9 @@ def hide(strategy: Strategy, num_problems: int, nodes: int | None) -> Hidden:
 
 
 STRATEGIES: dict[str, tuple[Strategy, int | None]] = {
+    "dvts": (Dvts(n=16, width=WIDTH), None),
+    "rebase": (Rebase(n=16), None),
+    "particle": (Particle(n=16), None),
     "beam": (Beam(n=16, width=WIDTH), None),
     "mcts": (Mcts(simulations=1_000, width=WIDTH, parallel=16), 64 * WIDTH),
 }

@@ -10,7 +10,7 @@ import math
 from functools import cache
 
 import pytest
-from support.worlds import engine
+from support.worlds import engine, fraction
 
 from stepsearch import Budget, Chain, Problem, Step
 from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
@@ -24,7 +24,7 @@ PROBLEMS = 250
 
 
 def propose(chain: Chain, seed: int) -> Step:
-    digit = str(seed % DIGITS)
+    digit = str(int(fraction(seed, len(chain)) * DIGITS))  # a rollout keeps its seed
     if len(chain) + 1 < DEPTH:
         return scripted_step(digit, "step")
     return scripted_step(f"{digit} #### {chain.text + digit in CORRECT}", "eos")
