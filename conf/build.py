@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from stepsearch.search.contracts import Declared
 from stepsearch.search.engine import Engine
 from stepsearch.search.errors import ConfigurationError, StepsearchError
-from stepsearch.search.requirements import require_fit
+from stepsearch.search.requirements import require_fit, require_settle
 
 _LOCK = threading.RLock()
 MODELS = ("policy", "verifier")
@@ -114,6 +114,8 @@ def build_engine(
         aggregation=config.aggregation,
         seed=config.seed,
         abstain_below=config.abstain_below,
+        settle=config.settle,
+        confidence=config.confidence,
         concurrency=config.concurrency,
         trace=config.trace,
     )
@@ -136,9 +138,11 @@ def _require_fit(config: DictConfig, parts: Mapping[str, Any]) -> None:
             spec = target.declare(**{str(k): v for k, v in settings.items() if k not in _KEYWORDS})
         else:
             return  # the engine asks again when the verifier is there
-    require_fit(
-        spec, strategy=parts["search"], select=config.select, aggregation=config.aggregation
+    strategy = parts["search"]
+    select, _ = require_fit(
+        spec, strategy=strategy, select=config.select, aggregation=config.aggregation
     )
+    require_settle(config.settle, config.confidence, select=select, strategy=strategy)
 
 
 def _locate(target: Any) -> Any:

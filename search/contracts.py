@@ -306,3 +306,13 @@ class Declared(Protocol):
     def declare(cls, **settings: Any) -> VerifierSpec:
         """The spec as far as the settings of the constructor tell it."""
         ...
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """A strategy that knows how many chains it ends at most."""
+
+    @property
+    def max_chains(self) -> int:
+        """The most chains that end, finished or cut short."""
+        ...

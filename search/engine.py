@@ -21,8 +21,9 @@ from stepsearch.search.contracts import (
     Verifier,
 )
 from stepsearch.search.errors import ConfigurationError, EmptyQuestionError
+from stepsearch.search.poll import Settle
 from stepsearch.search.provenance import describe
-from stepsearch.search.requirements import require_fit
+from stepsearch.search.requirements import require_fit, require_settle
 from stepsearch.search.run import Run, RunSettings, failed
 from stepsearch.search.select import Selection
 from stepsearch.search.task import MathTask, Task
@@ -48,6 +49,10 @@ class Engine:
         sampling: temperature and so on; `max_tokens` limits one chain.
         seed: the run's seed; with the problem's id it determines everything that is random.
         abstain_below: give no answer when `Solution.score` is below it.
+        settle: stop as soon as more chains would not change the answer (`certain`), or would
+            hardly (`likely`); see `Poll`. Default: never. The full search may end with another
+            `Solution.score`, a share being of fewer votes.
+        confidence: for `likely`, between 0.5 and 1.
         concurrency: most problems in progress at once.
         trace: a file that gets one JSON line per problem.
 
@@ -68,6 +73,8 @@ class Engine:
         sampling: SamplingParams | None = None,
         seed: int = 0,
         abstain_below: float | None = None,
+        settle: Settle | None = None,
+        confidence: float = 0.95,
         concurrency: int = 16,
         trace: str | Path | None = None,
     ) -> None:
@@ -81,6 +88,7 @@ class Engine:
         select, aggregation = require_fit(
             spec, strategy=strategy, select=select, aggregation=aggregation
         )
+        require_settle(settle, confidence, select=select, strategy=strategy)
         self._settings = RunSettings(
             policy=policy,
             strategy=strategy,
@@ -92,6 +100,8 @@ class Engine:
             sampling=sampling or SamplingParams(max_tokens=512),
             seed=seed,
             abstain_below=abstain_below,
+            settle=settle,
+            confidence=confidence,
         )
         self._concurrency = concurrency
         self._trace = None if trace is None else TraceWriter(trace, describe(self._settings))

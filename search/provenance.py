@@ -30,6 +30,8 @@ def describe(settings: RunSettings) -> dict[str, Any]:
         "sampling": asdict(settings.sampling),
         "seed": settings.seed,
         "abstain_below": settings.abstain_below,
+        "settle": settings.settle,
+        "confidence": settings.confidence,
     }
 
 

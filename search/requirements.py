@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from stepsearch.search.aggregate import AGGREGATIONS
-from stepsearch.search.contracts import Aggregation, Demanding, Strategy, VerifierSpec
+from stepsearch.search.contracts import Aggregation, Bounded, Demanding, Strategy, VerifierSpec
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.poll import SETTLE, Settle
 from stepsearch.search.select import Selection, default_selection, require_known, require_selection
 
 
@@ -41,3 +42,27 @@ def require_fit(
             f"range {verifier.range!r}; use last, min or mean"
         )
     return select, aggregation
+
+
+def require_settle(
+    settle: Settle | None, confidence: float, *, select: Selection, strategy: Strategy
+) -> None:
+    """Check the rule of adaptive stopping.
+
+    Raises:
+        ConfigurationError: there is no such rule, or it has nothing to go by.
+    """
+    if settle is not None and settle not in SETTLE:
+        raise ConfigurationError(f"settle={settle!r} is not one of {', '.join(SETTLE)}, or null")
+    if not isinstance(confidence, int | float) or not 0.5 < confidence < 1:
+        raise ConfigurationError(f"confidence={confidence!r} must be a number between 0.5 and 1")
+    if settle == "likely" and select == "best":
+        raise ConfigurationError(
+            "settle='likely' goes by shares of votes, but select='best' has none; "
+            "use select=majority or weighted"
+        )
+    if settle == "certain" and select != "best" and not isinstance(strategy, Bounded):
+        raise ConfigurationError(
+            f"settle='certain' needs to know how many chains may still come, and search "
+            f"{type(strategy).__name__} does not tell (max_chains); use settle=likely"
+        )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from stepsearch.search.batching import Batcher
 from stepsearch.search.contracts import (
     Aggregation,
+    Bounded,
     CountsPrompt,
     Policy,
     SamplingParams,
@@ -19,7 +20,9 @@ from stepsearch.search.contracts import (
 from stepsearch.search.errors import ConfigurationError, PolicyError, VerifierError
 from stepsearch.search.ledger import Ledger
 from stepsearch.search.meter import Meter
+from stepsearch.search.poll import Poll, Settle
 from stepsearch.search.scorebook import Scorebook
+from stepsearch.search.scores import bounds
 from stepsearch.search.seeding import Seeder
 from stepsearch.search.select import Choice, Selection, candidates, choose
 from stepsearch.search.session import Session
@@ -51,6 +54,8 @@ class RunSettings:
     sampling: SamplingParams
     seed: int
     abstain_below: float | None
+    settle: Settle | None
+    confidence: float
 
 
 class Run:
@@ -83,7 +88,7 @@ class Run:
         """Search and select. Errors of policy and verifier end the search, not the caller."""
         settings = self._settings
         tree = Tree(self._problem.text, settings.task.word(self._problem.text))
-        ledger = self._ledger(tree)
+        ledger, poll = self._ledger(tree), self._poll(tree)
         session = Session(
             tree=tree,
             policy=settings.policy,
@@ -92,6 +97,7 @@ class Run:
             ledger=ledger,
             seeder=Seeder(settings.seed, self._problem.id),
             meter=self.meter,
+            poll=poll,
         )
         self._loop = asyncio.get_running_loop()
         self._search = self._loop.create_task(settings.strategy.run(session))
@@ -115,6 +121,9 @@ class Run:
             tree=tree,
             stop=stop,
             error=error,
+            chains_saved=poll.num_to_come
+            if poll is not None and session.stopped_by_answer
+            else None,
         )
 
     async def _choose(self, found: Sequence[Candidate]) -> Choice:
@@ -176,6 +185,21 @@ class Run:
             return None
         return Scorebook(tree, verifier, self._settings.aggregation, ledger, batcher, self.meter)
 
+    def _poll(self, tree: Tree) -> Poll | None:
+        settings = self._settings
+        if settings.settle is None:
+            return None
+        strategy, verifier = settings.strategy, settings.verifier
+        return Poll(
+            tree=tree,
+            task=settings.task,
+            select=settings.select,
+            settle=settings.settle,
+            confidence=settings.confidence,
+            highest=1.0 if verifier is None else bounds(verifier.spec)[1],
+            max_chains=strategy.max_chains if isinstance(strategy, Bounded) else None,
+        )
+
     def _steps(self, tree: Tree, choice: Choice) -> tuple[ScoredStep, ...]:
         if choice.candidate is None:
             return ()
@@ -222,6 +246,8 @@ def _flops(settings: RunSettings) -> tuple[float | None, float | None]:
 
 def _why(session: Session) -> SolutionStop:
     """Why a search ended that no error ended."""
+    if session.stopped_by_answer:
+        return "settled"
     if session.stopped_by_budget:
         return "budget"
     tree = session.tree

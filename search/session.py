@@ -17,6 +17,7 @@ from stepsearch.search.contracts import Policy, SamplingParams, StepScores
 from stepsearch.search.expansion import Expansion
 from stepsearch.search.ledger import Ledger
 from stepsearch.search.meter import Meter
+from stepsearch.search.poll import Poll
 from stepsearch.search.scorebook import Scorebook
 from stepsearch.search.seeding import Seeder
 from stepsearch.search.tree import NO_NODE, Chain, Tree
@@ -32,6 +33,7 @@ class Session:
         tree: the tree; strategies read it and may register columns.
         stop: why the search ends; a strategy sets `max_steps` when its depth limit ends it.
         stopped_by_budget: whether the budget kept the search from something it wanted.
+        stopped_by_answer: whether a settled answer kept the search from something it wanted.
         scoring_failed: whether scoring failed for everything in the last expansion.
     """
 
@@ -45,10 +47,12 @@ class Session:
         ledger: Ledger,
         seeder: Seeder,
         meter: Meter,
+        poll: Poll | None = None,
     ) -> None:
         self.tree = tree
         self.stop: SolutionStop = "done"
         self.stopped_by_budget = False
+        self.stopped_by_answer = False
         self.scoring_failed = False
         self._policy = policy
         self._scorebook = scorebook
@@ -56,6 +60,7 @@ class Session:
         self._ledger = ledger
         self._seeder = seeder
         self._meter = meter
+        self._poll = poll
         self._next_child: dict[int, int] = {}
         self._last_turn: asyncio.Future[None] | None = None
         self._num_waiting = 0
@@ -68,7 +73,9 @@ class Session:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the budget allows nothing more; a strategy stops then."""
+        """Whether the search is over, by its budget or its answer; a strategy stops then."""
+        if self._is_settled():
+            return True
         if self._ledger.rest() < 1:
             self.stopped_by_budget = True
         return self.stopped_by_budget
@@ -121,8 +128,9 @@ class Session:
 
         Returns:
             For each of `nodes` the last nodes of its new continuations, fewer than `n` where the
-            budget did not reach. All continuations under one expansion enter the tree together,
-            in order; expansions enter in the order they were asked for.
+            budget did not reach or the answer was settled. All continuations under one expansion
+            enter the tree together, in order, but for chains to the end from one node while votes
+            are counted (`Poll`); expansions enter in the order they were asked for.
 
         Raises:
             PolicyError, VerifierError: the backend failed for good.
@@ -156,6 +164,7 @@ class Session:
         ]
         scores = await book.score(chains)
         book.enter_chains([new for new in news if new], scores)
+        await self._count_votes()
         self.stopped_by_budget |= book.refused
         self.scoring_failed = book.failed(nodes)
 
@@ -179,7 +188,36 @@ class Session:
         book: Scorebook | None,
         slots: asyncio.Semaphore | None = None,
     ) -> list[list[int]]:
-        if n < 1 or not nodes:
+        if self._poll is None or params.until == "step" or len(nodes) != 1:
+            return await self._grow_at_once(nodes, n, params, book)
+        ends: list[int] = []
+        sent = 0
+        while sent == len(ends) < n and not self._is_settled():
+            wave = self._poll.wave(n - sent)
+            sent += wave
+            [new] = await self._grow_at_once(nodes, wave, params, book)
+            ends += new
+        if book is not None and ends:
+            self.scoring_failed = book.failed(ends)
+        return [ends]
+
+    def _is_settled(self) -> bool:
+        """Whether the answer is settled; asked when more was wanted."""
+        self.stopped_by_answer |= self._poll is not None and self._poll.closed
+        return self.stopped_by_answer
+
+    async def _count_votes(self) -> None:
+        if self._poll is not None:
+            await self._poll.update(self.value)
+
+    async def _grow_at_once(
+        self,
+        nodes: Sequence[int],
+        n: int,
+        params: SamplingParams,
+        book: Scorebook | None,
+    ) -> list[list[int]]:
+        if n < 1 or not nodes or self._is_settled():
             return [[] for _ in nodes]
         chains, seeds = self._requests(nodes, n)
         at_once = book is not None and not self._ledger.limits_verifier
@@ -237,7 +275,9 @@ class Session:
             self._add(chains, expansion, expansion.scores_so_far(), book)
             raise
         else:
-            return self._add(chains, expansion, scores, book)
+            ends = self._add(chains, expansion, scores, book)
+            await self._count_votes()
+            return ends
         finally:
             self._num_waiting -= waits
             turn.set_result(None)
@@ -282,7 +322,8 @@ class Session:
         arrivals, first = expansion.arrivals, len(self.tree)
         order = arrivals.order()
         if order is not None:
-            arrivals, scores = arrivals.reordered(order), [scores[arrival] for arrival in order]
+            arrivals = arrivals.reordered(order)
+            scores = [scores[arrival] for arrival in order] if book is not None else ()
         bases = [chains[child] for child in arrivals.children]
         ends = [first + end for end in arrivals.ends]
         parents = [base.node for base in bases]

@@ -18,6 +18,7 @@ STOPS: tuple[Stop, ...] = ("step", "eos", "length", "context", "budget", "loop")
 
 SolutionStop = Literal[
     "done",
+    "settled",
     "budget",
     "max_steps",
     "context",
@@ -187,6 +188,8 @@ class Solution:
         tree: the whole search tree.
         stop: why the search ended.
         error: what failed, when something did.
+        chains_saved: how many more chains the strategy could have ended when its settled answer
+            stopped it; None when it has no bound, or nothing was settled.
     """
 
     problem: Problem
@@ -199,6 +202,7 @@ class Solution:
     tree: Tree = field(repr=False)
     stop: SolutionStop
     error: str | None = None
+    chains_saved: int | None = None
 
     @property
     def text(self) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stepsearch.search.contracts import Policy, Strategy, Verifier
+from stepsearch.search.poll import Settle
 from stepsearch.search.select import Selection, require_known
 from stepsearch.search.task import Task
 from stepsearch.search.types import Budget, Problem, Solution
@@ -32,6 +33,7 @@ def solve(
     task: str | Task = "math",
     seed: int = 0,
     abstain_below: float | None = None,
+    settle: Settle | None = None,
     overrides: Sequence[str] = (),
 ) -> Solution:
     """Solve a question.
@@ -49,6 +51,8 @@ def solve(
         task: wording and answers.
         seed: the same seed gives the same result.
         abstain_below: give no answer when its score is below this.
+        settle: stop as soon as more chains would not change the answer (`certain`) or would hardly
+            (`likely`); None never.
         overrides: Hydra overrides, such as `search.n=16` or `sampling.temperature=1.0`; they
             have the last word.
 
@@ -67,6 +71,7 @@ def solve(
         task=task,
         seed=seed,
         abstain_below=abstain_below,
+        settle=settle,
         overrides=overrides,
     ).solve(question)
 
@@ -87,13 +92,19 @@ def engine_for(
     task: str | Task = "math",
     seed: int = 0,
     abstain_below: float | None = None,
+    settle: Settle | None = None,
     overrides: Sequence[str] = (),
 ) -> Engine:
     """The engine that `solve` uses; keep it to solve many questions with `solve_many`."""
     from stepsearch.conf.build import COMPONENTS, build_engine, load_config, require_complete
 
     objects: dict[str, Any] = {}
-    named: dict[str, Any] = {"seed": seed, "select": select, "abstain_below": abstain_below}
+    named: dict[str, Any] = {
+        "seed": seed,
+        "select": select,
+        "abstain_below": abstain_below,
+        "settle": settle,
+    }
     for name, part in (
         ("search", search),
         ("policy", policy),

@@ -117,4 +117,5 @@ def _plain(solution: Solution) -> dict[str, Any]:
         "steps": [asdict(step) for step in solution.steps],
         "candidates": [asdict(candidate) for candidate in solution.candidates],
         "usage": asdict(solution.usage),
+        "chains_saved": solution.chains_saved,
     }

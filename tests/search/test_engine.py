@@ -51,6 +51,13 @@ def test_alone_and_among_many_under_random_latency(strategy) -> None:
         assert together == alone
 
 
+def test_without_a_verifier_under_random_latency() -> None:
+    at_once = engine(BestOfN(n=9), random_policy()).solve("q")
+    for salt in range(3):
+        search = engine(BestOfN(n=9), random_policy(latency=latency(5.0, salt)))
+        assert fingerprint(run_virtual(search.asolve("q"))[0]) == fingerprint(at_once)
+
+
 def test_problems_do_not_wait_for_each_other() -> None:
     """One problem is a hundred times slower; the others are done long before it."""
 
