@@ -12,7 +12,7 @@ import numpy as np
 
 from stepsearch.search.select import Selection
 from stepsearch.search.task import Task
-from stepsearch.search.tree import Tree
+from stepsearch.search.tree import FAILED, Tree
 
 Settle = Literal["certain", "likely"]
 SETTLE: tuple[Settle, ...] = ("certain", "likely")
@@ -116,13 +116,17 @@ class Poll:
         if answer is None:
             return
         if self._select != "majority" and value is None:
-            self._pending.append(node)  # it may get one later
+            if not self._has_failed(node):
+                self._pending.append(node)  # it may get a value later
             return
         self._best = max(self._best, -math.inf if value is None else value)
         group = self._by_text.get(answer)
         if group is None:
             group = self._by_text[answer] = await self._group(answer)
         group.weight += 1.0 if self._select == "majority" else value or 0.0
+
+    def _has_failed(self, node: int) -> bool:
+        return any(column.status[node] == FAILED for column in self._tree.scores.values())
 
     async def _group(self, text: str) -> _Answer:
         """The answer that equals this text, compared as selection does; a new one else."""
@@ -148,7 +152,8 @@ class Poll:
         if self._settle == "likely":
             return probability_of_lead(first, second) >= self._confidence
         if self._select == "best":
-            return self._best >= self._highest
+            # Of equals the earlier chain is chosen, also when its value comes later.
+            return self._best >= self._highest and not self._pending
         if self.num_to_come is None:
             return False
         to_come = max(0, self.num_to_come - more) + len(self._pending)

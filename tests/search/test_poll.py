@@ -1,5 +1,6 @@
 """Adaptive stopping: the same answer when it is certain, the same search whatever the timing."""
 
+import asyncio
 import itertools
 import math
 from bisect import bisect
@@ -14,13 +15,15 @@ from support.worlds import engine, fingerprint, fraction, hash_verifier, latency
 from stepsearch import Budget, Chain, ConfigurationError, Problem, SamplingParams, solve
 from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
 from stepsearch.search.contracts import Bounded
-from stepsearch.search.poll import probability_of_lead
-from stepsearch.search.select import SELECTIONS
+from stepsearch.search.poll import Poll, probability_of_lead
+from stepsearch.search.select import SELECTIONS, choose
 from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.strategies.dvts import Dvts
 from stepsearch.search.strategies.refine import Refine
 from stepsearch.search.task import ExactTask
+from stepsearch.search.tree import Tree
+from stepsearch.search.types import Candidate
 from stepsearch.verifiers.scripted import ScriptedVerifier
 
 BOUNDED = [strategy for strategy in STRATEGIES if isinstance(strategy, Bounded)]
@@ -106,6 +109,60 @@ def test_what_is_certain_is_the_answer_of_the_full_search(
     elif isinstance(strategy, BestOfN):
         count = len(short.tree)
         assert full.tree.texts[:count] == short.tree.texts, "the full tree's beginning"
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    votes=st.lists(
+        st.tuples(
+            st.sampled_from("112345"), st.none() | st.sampled_from([0.0, 0.2, 0.5, 0.9, 1.0])
+        ),
+        max_size=12,
+    ),
+    to_come=st.integers(0, 6),
+    select=st.sampled_from(SELECTIONS),
+)
+def test_the_worst_that_may_come_does_not_change_a_closed_poll(votes, to_come, select) -> None:
+    """All that is to come, and what still lacks a score, goes to one other answer in full."""
+    tree, values = Tree("q"), {}
+    poll = Poll(
+        tree=tree,
+        task=ExactTask(),
+        select=select,
+        settle="certain",
+        confidence=0.95,
+        highest=1.0,
+        max_chains=len(votes) + to_come,
+    )
+
+    def add(answer: str, value: float | None) -> None:
+        values[tree.add(0, scripted_step(f"#### {answer}", "eos"))] = value
+
+    def chosen() -> str | None:
+        found = [
+            Candidate(node=n, answer=tree.texts[n][5:], score=v, stop="eos")
+            for n, v in values.items()
+        ]
+        candidate = choose(found, select, ExactTask().equal).candidate
+        return candidate and candidate.answer
+
+    for answer, value in votes:
+        add(answer, value)
+    asyncio.run(poll.update(values.__getitem__))
+    if not poll.closed:
+        return
+    leader = chosen()
+    for other in "12345":
+        if other != leader:
+            before = dict(values)
+            count = len(tree)
+            for node, value in values.items():
+                values[node] = 1.0 if value is None and tree.texts[node][5:] == other else value
+            for _ in range(to_come):
+                add(other, 1.0)
+            assert chosen() == leader
+            values.clear()
+            values.update({n: v for n, v in before.items() if n < count})
 
 
 @settings(max_examples=60, deadline=None)
