@@ -316,3 +316,13 @@ class Bounded(Protocol):
     def max_chains(self) -> int:
         """The most chains that end, finished or cut short."""
         ...
+
+
+@runtime_checkable
+class Windowed(Protocol):
+    """A strategy that asks for more before it has acted on what it asked for."""
+
+    @property
+    def window(self) -> int:
+        """The most expansions it has asked for and not yet acted on; parts of `gather` aside."""
+        ...

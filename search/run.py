@@ -16,6 +16,7 @@ from stepsearch.search.contracts import (
     StepScores,
     Strategy,
     Verifier,
+    Windowed,
 )
 from stepsearch.search.errors import ConfigurationError, PolicyError, VerifierError
 from stepsearch.search.ledger import Ledger
@@ -98,6 +99,7 @@ class Run:
             seeder=Seeder(settings.seed, self._problem.id),
             meter=self.meter,
             poll=poll,
+            window=settings.strategy.window if isinstance(settings.strategy, Windowed) else 1,
         )
         self._loop = asyncio.get_running_loop()
         self._search = self._loop.create_task(settings.strategy.run(session))

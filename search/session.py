@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -48,6 +48,7 @@ class Session:
         seeder: Seeder,
         meter: Meter,
         poll: Poll | None = None,
+        window: int = 1,
     ) -> None:
         self.tree = tree
         self.stop: SolutionStop = "done"
@@ -61,6 +62,9 @@ class Session:
         self._seeder = seeder
         self._meter = meter
         self._poll = poll
+        self._window = window
+        self._num_asked = 0
+        self._closed_at: int | None = None
         self._next_child: dict[int, int] = {}
         self._last_turn: asyncio.Future[None] | None = None
         self._num_waiting = 0
@@ -164,7 +168,7 @@ class Session:
         ]
         scores = await book.score(chains)
         book.enter_chains([new for new in news if new], scores)
-        await self._count_votes()
+        await self._count_votes(self._num_asked)
         self.stopped_by_budget |= book.refused
         self.scoring_failed = book.failed(nodes)
 
@@ -189,26 +193,35 @@ class Session:
         slots: asyncio.Semaphore | None = None,
     ) -> list[list[int]]:
         if self._poll is None or params.until == "step" or len(nodes) != 1:
-            return await self._grow_at_once(nodes, n, params, book)
+            return await self._grow_at_once(nodes, n, params, book, slots)
         ends: list[int] = []
         sent = 0
         while sent == len(ends) < n and not self._is_settled():
             wave = self._poll.wave(n - sent)
             sent += wave
-            [new] = await self._grow_at_once(nodes, wave, params, book)
+            [new] = await self._grow_at_once(nodes, wave, params, book, slots)
             ends += new
         if book is not None and ends:
             self.scoring_failed = book.failed(ends)
         return [ends]
 
     def _is_settled(self) -> bool:
-        """Whether the answer is settled; asked when more was wanted."""
-        self.stopped_by_answer |= self._poll is not None and self._poll.closed
+        """Whether the answer is settled; asked when more was wanted.
+
+        What was closed by an expansion holds from `window` expansions later on: by then its result
+        is there whatever the timing, while of those in between some may be under way already.
+        """
+        if self._closed_at is not None:
+            window = max(self._window, self._num_parts)
+            self.stopped_by_answer |= self._num_asked >= self._closed_at + window - 1
         return self.stopped_by_answer
 
-    async def _count_votes(self) -> None:
-        if self._poll is not None:
+    async def _count_votes(self, number: int) -> None:
+        """Count what an expansion, the `number`-th that was asked for, brought in."""
+        if self._poll is not None and self._closed_at is None:
             await self._poll.update(self.value)
+            if self._poll.closed:
+                self._closed_at = number
 
     async def _grow_at_once(
         self,
@@ -216,6 +229,7 @@ class Session:
         n: int,
         params: SamplingParams,
         book: Scorebook | None,
+        slots: asyncio.Semaphore | None,
     ) -> list[list[int]]:
         if n < 1 or not nodes or self._is_settled():
             return [[] for _ in nodes]
@@ -254,6 +268,8 @@ class Session:
         """
         previous, turn = self._last_turn, asyncio.get_running_loop().create_future()
         self._last_turn = turn
+        self._num_asked += 1
+        number = self._num_asked
         waits = bool(self._num_waiting) or not expansion.is_affordable
         self._num_waiting += waits
         try:
@@ -276,25 +292,26 @@ class Session:
             raise
         else:
             ends = self._add(chains, expansion, scores, book)
-            await self._count_votes()
+            await self._count_votes(number)
             return ends
         finally:
             self._num_waiting -= waits
             turn.set_result(None)
 
     def _requests(self, nodes: Sequence[int], n: int) -> tuple[list[Chain], list[int]]:
-        """A chain and a seed per child."""
+        """A chain and a seed per child; siblings that stand together share the chain."""
         tree, chains, seeds = self.tree, [], []
-        for node in nodes:
+        for node, same in groupby(nodes):
+            count = n * sum(1 for _ in same)
             if tree.is_terminal(node):
                 raise ValueError(f"node {node} ended by {tree.stop(node)}; it has no successors")
             first = self._next_child.get(node, -1)
             if first < 0:
                 first = tree.num_children(node)
-            self._next_child[node] = first + n
+            self._next_child[node] = first + count
             num_new = 0 if self._scorebook is None else len(self._scorebook.unscored(node))
-            chains.extend([Chain(tree, node, (), num_new)] * n)
-            seeds.extend(self._seeder.children(tree, node, first, n))
+            chains.extend([Chain(tree, node, (), num_new)] * count)
+            seeds.extend(self._seeder.children(tree, node, first, count))
         return chains, seeds
 
     async def _score_in_order(

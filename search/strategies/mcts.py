@@ -99,6 +99,11 @@ class Mcts:
         """Raise `ConfigurationError` without a verifier."""
         require_verifier("mcts", verifier)
 
+    @property
+    def window(self) -> int:
+        """The most simulations that are selected and not yet backed up."""
+        return 2 * self.parallel - 1
+
     async def run(self, session: Session) -> None:
         """Run the simulations."""
         await _Simulations(self, session).run()
@@ -125,7 +130,7 @@ class _Simulations:
 
     async def run(self) -> None:
         """Select as far ahead as the window allows, else back up the oldest simulation."""
-        left, window = self._config.simulations, 2 * self._config.parallel - 1
+        left, window = self._config.simulations, self._config.window
         try:
             while True:
                 leaf = None

@@ -10,6 +10,7 @@ from support.worlds import engine, fraction, hash_verifier, random_policy
 
 from stepsearch import Chain, Problem, SamplingParams, ScoreFailure
 from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
+from stepsearch.search.strategies.mcts import Mcts
 from stepsearch.search.task import MathTask
 from stepsearch.search.tree import FAILED
 from stepsearch.verifiers.scripted import ScriptedVerifier
@@ -27,7 +28,8 @@ def test_none_ever_finishes(strategy) -> None:
     policy = ScriptedPolicy(lambda chain, seed: scripted_step("go on ", "step"))
     solution = engine(replace(strategy, max_steps=3), policy, hash_verifier()).solve("q")
     assert (solution.answer, solution.candidates) == (None, ())
-    assert solution.stop == "max_steps"
+    if not isinstance(strategy, Mcts):  # which may end with its simulations
+        assert solution.stop == "max_steps"
     assert max(solution.tree.depth) == 3 + getattr(strategy, "lookahead", 0)
 
 
