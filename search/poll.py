@@ -37,7 +37,7 @@ class Poll:
 
     `likely`: Adaptive-Consistency (Aggarwal et al. 2023, arXiv:2305.11860). With a and b the votes
     of the two first answers, their summed values for `weighted`, P(p > 1/2) under
-    Beta(a + 1, b + 1) is at least `confidence`.
+    Beta(a + 1, b + 1) is at least `confidence`. What is certain is likely, too.
 
     Args:
         tree: the tree of the search.
@@ -149,8 +149,8 @@ class Poll:
 
     def _is_settled(self, first: float, second: float, more: int = 0) -> bool:
         """Whether it is over with these two first answers, once `more` chains have ended."""
-        if self._settle == "likely":
-            return probability_of_lead(first, second) >= self._confidence
+        if self._settle == "likely" and probability_of_lead(first, second) >= self._confidence:
+            return True
         if self._select == "best":
             # Of equals the earlier chain is chosen, also when its value comes later.
             return self._best >= self._highest and not self._pending

@@ -32,6 +32,7 @@ class Scorebook:
     """The scores of one search.
 
     Attributes:
+        name: of the verifier and its column.
         values: the aggregated score of the chain that ends in each node, NaN when it has none.
         refused: whether the budget did not reach for scoring something.
     """
@@ -49,6 +50,7 @@ class Scorebook:
         self._verifier = verifier
         self._spec = verifier.spec
         self._aggregation = aggregation
+        self.name = self._spec.name
         self._ledger = ledger
         self._meter = meter
         self._column = tree.score_column(self._spec.name)

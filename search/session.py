@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from stepsearch.search.aggregate import chain_scores
 from stepsearch.search.contracts import Policy, SamplingParams, StepScores
 from stepsearch.search.expansion import Expansion
 from stepsearch.search.ledger import Ledger
@@ -94,6 +95,12 @@ class Session:
             return None
         value = self._scorebook.values[node]
         return None if math.isnan(value) else value
+
+    def step_scores(self, node: int) -> tuple[float, ...] | None:
+        """The scores of every step of the chain that ends in `node`; None when it has none."""
+        if self._scorebook is None:
+            return None
+        return chain_scores(self.tree, node, self._scorebook.name)
 
     async def gather(self, *searches: Coroutine[Any, Any, T]) -> list[T]:
         """Run parts of a search concurrently; their results in the order they were given."""

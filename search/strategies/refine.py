@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepsearch.search.aggregate import chain_scores
 from stepsearch.search.contracts import VerifierSpec
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.session import Session
@@ -82,9 +81,7 @@ class Refine:
 
 def _cut(session: Session, end: int) -> int:
     """The last node before the weakest step of the chain; the root when there are no scores."""
-    tree = session.tree
-    verifier = next(iter(tree.scores))  # the search's own; columns of its parts come after it
-    scores = chain_scores(tree, end, verifier)
+    tree, scores = session.tree, session.step_scores(end)
     if not scores:
         return ROOT
     weakest = tree.path(end)[scores.index(min(scores))]
