@@ -19,6 +19,10 @@ class Ledger:
         budget: the limits.
         policy_flops: FLOPs per policy token, None when unknown.
         verifier_flops: FLOPs per verifier token, None when unknown.
+
+    Attributes:
+        limits_verifier: whether scoring has to be paid for.
+        is_shared: whether sampling and scoring are paid from one limit.
     """
 
     def __init__(
@@ -36,6 +40,7 @@ class Ledger:
         self._policy_flops = policy_flops or 0.0
         self._verifier_flops = verifier_flops or 0.0
         self.limits_verifier = budget.verifier_tokens is not None or budget.flops is not None
+        self.is_shared = budget.flops is not None and self._verifier_flops > 0
 
     def affordable(self, max_tokens: int) -> float:
         """How many continuations of `max_tokens` tokens could be sent now, not rounded."""

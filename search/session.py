@@ -270,14 +270,15 @@ class Session:
         """Run an expansion; its children enter after those of the expansions asked for before.
 
         One that the budget does not cover now, or that follows one that waits, is sent only when it
-        is its turn; so is what has to pay for its scores. When it fails or is cancelled, what has
+        is its turn; so is every one where scores are paid from the same limit as samples, since
+        what later ones reserve would be missing or not, as timing has it. When it fails or is cancelled, what has
         arrived enters all the same: it was paid for, and may hold the answer.
         """
         previous, turn = self._last_turn, asyncio.get_running_loop().create_future()
         self._last_turn = turn
         self._num_asked += 1
         number = self._num_asked
-        waits = bool(self._num_waiting) or not expansion.is_affordable
+        waits = bool(self._num_waiting) or not expansion.is_affordable or self._ledger.is_shared
         self._num_waiting += waits
         try:
             if waits:
