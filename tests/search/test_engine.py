@@ -256,7 +256,8 @@ def test_closing_the_stream_cancels_what_is_under_way() -> None:
 
 
 SCRIPT = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
 sys.path[:0] = {path!r}
 from support.worlds import engine, hash_verifier, random_policy
 from stepsearch.search.strategies.beam import Beam
