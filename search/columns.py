@@ -39,6 +39,7 @@ def encode_tree(tree: Tree) -> dict[str, Any]:
     """The whole tree as JSON values."""
     return {
         "question": tree.question,
+        "num_whole": tree.num_whole,
         "prompt": tree.prompt,
         "columns": {name: _encode(getattr(tree, name)) for name in _ARRAYS},
         "texts": _encode_texts(tree.texts),
@@ -58,6 +59,7 @@ def decode_tree(data: Mapping[str, Any]) -> Tree:
     """
     try:
         tree = Tree(data["question"], data["prompt"])
+        tree.num_whole = data["num_whole"]
         for name in _ARRAYS:
             setattr(tree, name, _decode(data["columns"][name]))
         size = len(tree.parent)

@@ -299,6 +299,19 @@ class Demanding(Protocol):
 
 
 @runtime_checkable
+class Extensible(Protocol):
+    """A strategy with parameters that only say how long it goes on.
+
+    A search with larger ones begins as the one with smaller ones, so that it can be resumed.
+    """
+
+    @property
+    def grows(self) -> Sequence[str]:
+        """Names of these parameters."""
+        ...
+
+
+@runtime_checkable
 class Declared(Protocol):
     """A verifier class that can tell what its scores mean before its model is loaded."""
 

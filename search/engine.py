@@ -14,6 +14,7 @@ from stepsearch.search.background import background
 from stepsearch.search.batching import Batcher
 from stepsearch.search.contracts import (
     Aggregation,
+    Extensible,
     Policy,
     SamplingParams,
     StepScores,
@@ -23,11 +24,12 @@ from stepsearch.search.contracts import (
 from stepsearch.search.errors import ConfigurationError, EmptyQuestionError
 from stepsearch.search.poll import Settle
 from stepsearch.search.provenance import describe
+from stepsearch.search.replay import require_resumable
 from stepsearch.search.requirements import require_fit, require_settle
 from stepsearch.search.run import Run, RunSettings, failed
 from stepsearch.search.select import Selection
 from stepsearch.search.task import MathTask, Task
-from stepsearch.search.trace import TraceWriter
+from stepsearch.search.trace import Trace, TraceWriter
 from stepsearch.search.tree import Chain
 from stepsearch.search.types import Budget, Problem, Solution, Usage
 
@@ -148,7 +150,39 @@ class Engine:
             problem: the problem, or its text.
             watch: called a few times per second with what was spent so far.
         """
-        run = self._start(problem)
+        return self._wait(self._start(problem), watch)
+
+    async def aresume(self, trace: Trace) -> Solution:
+        """`resume` on the caller's event loop."""
+        return await self._execute(self._go_on(trace))
+
+    def resume(self, trace: Trace, *, watch: Callable[[Usage], object] | None = None) -> Solution:
+        """Go on from a saved search, with a larger budget, or after it was interrupted.
+
+        The result is that of one search with the larger budget: the same tree, the same answer.
+        What the saved search has of it is not computed again. Continuations that its budget or an
+        interruption cut are sampled anew; so `usage`, which counts both searches, exceeds that of
+        one search by what they had cost. `budget.seconds` counts from now.
+
+        Args:
+            trace: a search of an engine with the same settings, read back. Only limits of the
+                budget may be larger, and what the strategy says may grow: `simulations` of `mcts`,
+                `n` of `best_of_n`.
+            watch: called a few times per second with what was spent so far.
+
+        Raises:
+            ConfigurationError: another setting differs, or a limit is smaller than before.
+            TraceError: the trace is of another search.
+        """
+        return self._wait(self._go_on(trace), watch)
+
+    def _go_on(self, trace: Trace) -> Run:
+        settings = self._settings
+        grows = settings.strategy.grows if isinstance(settings.strategy, Extensible) else ()
+        require_resumable(trace.provenance, describe(settings), grows)
+        return Run(settings, trace.problem, trace)
+
+    def _wait(self, run: Run, watch: Callable[[Usage], object] | None) -> Solution:
         future = background.submit(self._execute(run))
         try:
             while watch is not None and not wait([future], timeout=0.2).done:

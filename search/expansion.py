@@ -48,6 +48,7 @@ class Expansion:
     Attributes:
         arrivals: what arrived; a child that was not sent is not there.
         cut: whether the budget did not reach for every child in full.
+        num_whole: how many children were sent in full before the first that was not.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Expansion:
         self._unsettled = 0
         self.arrivals = Arrivals()
         self.cut = False
+        self.num_whole = len(seeds)
 
     def reserve(self) -> None:
         """Take the budget of every child when it can be sent in full; belongs to its turn."""
@@ -152,7 +154,8 @@ class Expansion:
             fits = max(0, int(min(total - sent, self._ledger.affordable(full))))
             if fits == 0 and settled == sent:
                 size, fits = min(full, self._ledger.rest()), 1
-                self.cut = True
+                if not self.cut:
+                    self.cut, self.num_whole = True, sent
                 if size < 1:
                     return
             if fits:

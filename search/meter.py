@@ -39,6 +39,18 @@ class Meter:
         self.prompt_tokens = plus(self.prompt_tokens, arrivals.prompt_tokens)
         self.prompt_tokens_reused = plus(self.prompt_tokens_reused, arrivals.prompt_tokens_reused)
 
+    def carry(self, spent: Usage) -> None:
+        """Begin with what a search that is resumed has spent."""
+        self._started -= spent.seconds
+        self.policy_tokens = spent.policy_tokens
+        self.policy_calls = spent.policy_calls
+        self.completions = spent.completions
+        self.verifier_calls = spent.verifier_calls
+        self.prompt_tokens = spent.prompt_tokens
+        self.prompt_tokens_reused = spent.prompt_tokens_reused
+        self.verifier_tokens = spent.verifier_tokens
+        self.verifier_tokens_reused = spent.verifier_tokens_reused
+
     def scored(self, scores: Sequence[StepScores]) -> None:
         """Count scored chains."""
         self.verifier_calls += len(scores)

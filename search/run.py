@@ -22,6 +22,7 @@ from stepsearch.search.errors import ConfigurationError, PolicyError, VerifierEr
 from stepsearch.search.ledger import Ledger
 from stepsearch.search.meter import Meter
 from stepsearch.search.poll import Poll, Settle
+from stepsearch.search.replay import Replay
 from stepsearch.search.scorebook import Scorebook
 from stepsearch.search.scores import bounds
 from stepsearch.search.seeding import Seeder
@@ -29,6 +30,7 @@ from stepsearch.search.select import Choice, Selection, candidates, choose
 from stepsearch.search.session import Session
 from stepsearch.search.steps import STOP_CODES
 from stepsearch.search.task import Task
+from stepsearch.search.trace import Trace
 from stepsearch.search.tree import Chain, Tree
 from stepsearch.search.types import (
     Budget,
@@ -65,16 +67,20 @@ class Run:
     Args:
         settings: what the engine was made of.
         problem: what to solve; its gold answer stays here.
+        trace: a search of the same problem and settings to go on from.
 
     Attributes:
         meter: what was spent so far.
     """
 
-    def __init__(self, settings: RunSettings, problem: Problem) -> None:
+    def __init__(self, settings: RunSettings, problem: Problem, trace: Trace | None = None) -> None:
         self._settings = settings
         self._problem = problem
+        self._replay = None if trace is None else Replay(trace.tree)
         self._policy_flops, self._verifier_flops = _flops(settings)
         self.meter = Meter(self._policy_flops, self._verifier_flops)
+        if trace is not None:
+            self.meter.carry(trace.usage)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._search: asyncio.Task[None] | None = None
         self._cancelled = False
@@ -100,6 +106,7 @@ class Run:
             meter=self.meter,
             poll=poll,
             window=settings.strategy.window if isinstance(settings.strategy, Windowed) else 1,
+            replay=self._replay,
         )
         self._loop = asyncio.get_running_loop()
         self._search = self._loop.create_task(settings.strategy.run(session))

@@ -19,7 +19,7 @@ from stepsearch.search.task import Task
 from stepsearch.search.tree import Tree
 from stepsearch.search.types import Problem, Solution, SolutionStop, Usage
 
-VERSION = 1
+VERSION = 2
 _log = logging.getLogger(__name__)
 
 

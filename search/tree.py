@@ -91,6 +91,8 @@ class Tree(StepColumns):
         last_child, prev_sibling: children as a linked list, newest first.
         scores: score columns by verifier name.
         columns: what algorithms registered, by name.
+        num_whole: how many nodes, the root included, are those of a search that neither its budget
+            nor an interruption disturbed; None means all.
     """
 
     def __init__(self, question: str, prompt: str | None = None) -> None:
@@ -105,6 +107,7 @@ class Tree(StepColumns):
         self.prev_sibling = array("i", [NO_NODE])
         self.scores: dict[str, ScoreColumn] = {}
         self.columns: dict[str, Column] = {}
+        self.num_whole: int | None = None
 
     def add(self, parent: int, step: Step) -> int:
         """Append a step under `parent` and return its node id."""

@@ -8,6 +8,7 @@ best-of-N of Cobbe et al. 2021 (arXiv:2110.14168), with `weighted` the weighted 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stepsearch.search.session import Session
 from stepsearch.search.strategies.checks import require_positive
@@ -22,6 +23,8 @@ class BestOfN:
         n: number of chains.
         max_steps: a chain is left unfinished after so many steps.
     """
+
+    grows: ClassVar = ("n",)
 
     n: int = 8
     max_steps: int = 40

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from stepsearch.search.contracts import VerifierSpec
 from stepsearch.search.errors import ConfigurationError
@@ -70,6 +70,8 @@ class Mcts:
             arXiv:1810.11755).
         max_steps: nodes of this depth are not expanded.
     """
+
+    grows: ClassVar = ("simulations",)
 
     simulations: int = 64
     width: int = 4
