@@ -1,92 +1,165 @@
 """Replay: going on from a saved search.
 
-A search is determined by its settings. So it is run again from its start, and what it asks for is
-taken from the saved tree for as long as it is there: the models are not asked, the algorithm needs
-no state of its own in the trace, and what comes out is what a search gives that was never
-interrupted. The price is the host's time, some ten microseconds a node.
+A search is determined by its settings. So it is run again from its start, and what it asks of the
+models is answered from the saved tree for as long as it is there: the algorithm needs no state of
+its own in the trace, and what comes out is what a search gives that was never interrupted. The
+price is the host's time, some ten microseconds a node.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from stepsearch.search.contracts import SamplingParams
-from stepsearch.search.errors import ConfigurationError, TraceError
-from stepsearch.search.steps import STOP_CODES, StepColumns
-from stepsearch.search.tree import Tree
+from stepsearch.search.batching import Batcher
+from stepsearch.search.contracts import (
+    Policy,
+    Sample,
+    Samples,
+    SamplingParams,
+    StepScores,
+    VerifierSpec,
+)
+from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.meter import Meter
+from stepsearch.search.seeding import Seeder
+from stepsearch.search.steps import STOP_CODES
+from stepsearch.search.tree import FAILED, SCORED, UNSCORED, Chain, ScoreColumn, Tree
 from stepsearch.search.types import Budget
 
 _STEP = STOP_CODES["step"]
 _SAME = ("stepsearch", "policy", "verifier", "task", "aggregation", "sampling", "seed")
 
 
-class Replay:
-    """The continuations of a saved tree, in the order in which they entered it.
+class ReplayPolicy:
+    """Answers from a saved tree where it can, else asks the policy.
+
+    A child is known by its seed, which is that of its place in the tree.
 
     Args:
         saved: the tree; what budget or interruption disturbed in it is left out.
+        policy: asked for what is not there.
+        seeder: of the saved search.
+        meter: counts the saved search already, so that what is answered from it is taken off.
     """
 
-    def __init__(self, saved: Tree) -> None:
+    def __init__(self, saved: Tree, policy: Policy, seeder: Seeder, meter: Meter) -> None:
+        self.spec = policy.spec
         self._saved = saved
-        self._next = 1
-        self._end = len(saved) if saved.num_whole is None else saved.num_whole
+        self._policy = policy
+        self._meter = meter
+        self._end = num_whole(saved)
+        self._nodes: dict[int, int] = {}
+        for parent in range(self._end):
+            children = [child for child in saved.children(parent) if child < self._end]
+            if children:
+                seeds = seeder.children(saved, parent, 0, len(children))
+                self._nodes.update(zip(seeds, children, strict=True))
 
-    def take(self, parents: Sequence[int], params: SamplingParams) -> list[range]:
-        """The nodes of as many continuations as are there, in order.
-
-        Args:
-            parents: the node that each continues.
-            params: how they are asked for.
-
-        Raises:
-            TraceError: the saved search asked for something else at this point.
-        """
-        found = []
+    async def sample(
+        self, chains: Sequence[Chain], seeds: Sequence[int], params: SamplingParams
+    ) -> AsyncIterator[Sample | Samples]:
+        """See `Policy.sample`."""
+        missing = []
         limit = 1 if params.until == "step" else params.max_steps
-        for parent in parents:
-            start = self._next
-            if start >= self._end:
+        for request, seed in enumerate(seeds):
+            nodes = self._continuation(self._nodes.get(seed, self._end), limit)
+            if nodes is None:
+                missing.append(request)
+                continue
+            steps = tuple(map(self._saved.step, nodes))
+            self._meter.policy_calls -= 1
+            self._meter.policy_tokens -= sum(step.num_tokens for step in steps)
+            self._meter.completions -= steps[-1].stop == "eos"
+            yield Sample(request, steps, 0, 0)
+        if missing:
+            rest = [chains[request] for request in missing], [seeds[request] for request in missing]
+            async for found in self._policy.sample(*rest, params):
+                if isinstance(found, Sample):
+                    yield found._replace(request=missing[found.request])
+                else:
+                    yield found._replace(requests=[missing[r] for r in found.requests])
+
+    def _continuation(self, start: int, limit: int) -> range | None:
+        """The nodes of a continuation of at most `limit` steps, None when it is not all there."""
+        stop = start + 1
+        while stop <= self._end and stop < start + limit:
+            if self._saved.stop_code[stop - 1] != _STEP:
                 break
-            if self._saved.parent[start] != parent:
-                raise TraceError(
-                    f"the saved search continued node {self._saved.parent[start]} where this one "
-                    f"continues node {parent}: it is another search, and cannot be resumed"
-                )
-            stop = self._stop(start, limit)
-            if stop > self._end:
-                break
-            found.append(range(start, stop))
-            self._next = stop
+            stop += 1
+        return range(start, stop) if stop <= self._end else None
+
+
+class ReplayVerifier:
+    """Answers from a saved tree where it can, else asks the verifier.
+
+    Args:
+        saved: as for `ReplayPolicy`; its nodes have the ids that they get again.
+        spec: what the verifier declared.
+        batcher: takes the other chains to the verifier.
+        meter: as for `ReplayPolicy`.
+    """
+
+    def __init__(
+        self, saved: Tree, spec: VerifierSpec, batcher: Batcher[Chain, StepScores], meter: Meter
+    ) -> None:
+        self._saved = saved
+        self._spec = spec
+        self._batcher = batcher
+        self._meter = meter
+        # Siblings may begin alike and go on differently.
+        self._children: dict[tuple[int, str, tuple[int, ...]], list[int]] = {}
+        for node in range(1, num_whole(saved)):
+            key = saved.parent[node], saved.texts[node], tuple(saved.token_ids(node))
+            self._children.setdefault(key, []).append(node)
+
+    async def score(self, chains: Sequence[Chain]) -> list[StepScores]:
+        """See `Verifier.score`."""
+        known = [self._known(chain) for chain in chains]
+        missing = [chain for chain, scores in zip(chains, known, strict=True) if scores is None]
+        self._meter.verifier_calls -= len(chains) - len(missing)
+        rest = iter(await self._batcher.submit(missing) if missing else ())
+        found = []
+        for scores in known:
+            answer = next(rest) if scores is None else scores
+            if isinstance(answer, Exception):
+                raise answer
+            found.append(answer)
         return found
 
-    def _stop(self, start: int, limit: int) -> int:
-        """The node after a continuation of at most `limit` steps."""
-        stop = start + 1
-        codes = self._saved.stop_code
-        while stop < start + limit and stop <= self._end and codes[stop - 1] == _STEP:
-            stop += 1
-        return stop
+    def _known(self, chain: Chain) -> StepScores | None:
+        column = self._saved.scores.get(self._spec.name)
+        node = self._find(chain)
+        if node is None or column is None or column.status[node] == UNSCORED:
+            return None
+        if column.status[node] == FAILED:
+            return StepScores(failure=column.failures[node])
+        new = self._saved.path(node)[-chain.num_new :]
+        parts = {name: self._values(part, new) for name, part in self._saved.scores.items()}
+        values = parts.pop(self._spec.name)
+        notes = tuple(column.notes.get(step, "") for step in new[-len(values) :])
+        return StepScores(values=values, notes=notes if any(notes) else (), parts=parts)
 
-    def copy(self, tree: Tree, nodes: range, *, with_scores: bool) -> None:
-        """Append saved nodes to a tree, which must have all nodes before them."""
-        saved = self._saved
-        steps: StepColumns = saved.part(nodes.start, nodes.stop)
-        tree.extend(saved.parent[nodes.start : nodes.stop], steps)
-        if not with_scores:
-            return
-        for name, column in saved.scores.items():
-            own, at = tree.score_column(name), slice(nodes.start, nodes.stop)
-            own.values[at], own.status[at] = column.values[at], column.status[at]
-            for mine, theirs in (
-                (own.failures, column.failures),
-                (own.notes, column.notes),
-                (own.per_leaf, column.per_leaf),
-            ):
-                mine.update({node: theirs[node] for node in nodes if node in theirs})  # type: ignore
+    def _find(self, chain: Chain) -> int | None:
+        """The first saved node whose chain is the same."""
+        nodes = [chain.node] if chain.node < num_whole(self._saved) else []
+        for step in chain.tail:
+            keys = [(node, step.text, step.token_ids) for node in nodes]
+            nodes = [child for key in keys for child in self._children.get(key, ())]
+        return nodes[0] if nodes else None
+
+    def _values(self, column: ScoreColumn, new: Sequence[int]) -> tuple[float, ...]:
+        """A column's scores of the newest steps, or of all steps when they change as it grows."""
+        if new[-1] in column.per_leaf:
+            return column.per_leaf[new[-1]]
+        return tuple(column.values[node] for node in new if column.status[node] == SCORED)
+
+
+def num_whole(saved: Tree) -> int:
+    """How many nodes, the root included, nothing disturbed."""
+    return len(saved) if saved.num_whole is None else saved.num_whole
 
 
 def require_resumable(

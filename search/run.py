@@ -22,7 +22,7 @@ from stepsearch.search.errors import ConfigurationError, PolicyError, VerifierEr
 from stepsearch.search.ledger import Ledger
 from stepsearch.search.meter import Meter
 from stepsearch.search.poll import Poll, Settle
-from stepsearch.search.replay import Replay
+from stepsearch.search.replay import ReplayPolicy, ReplayVerifier
 from stepsearch.search.scorebook import Scorebook
 from stepsearch.search.scores import bounds
 from stepsearch.search.seeding import Seeder
@@ -76,7 +76,7 @@ class Run:
     def __init__(self, settings: RunSettings, problem: Problem, trace: Trace | None = None) -> None:
         self._settings = settings
         self._problem = problem
-        self._replay = None if trace is None else Replay(trace.tree)
+        self._saved = None if trace is None else trace.tree
         self._policy_flops, self._verifier_flops = _flops(settings)
         self.meter = Meter(self._policy_flops, self._verifier_flops)
         if trace is not None:
@@ -98,15 +98,14 @@ class Run:
         ledger, poll = self._ledger(tree), self._poll(tree)
         session = Session(
             tree=tree,
-            policy=settings.policy,
+            policy=self._policy(),
             scorebook=self._scorebook(tree, ledger, batcher),
             sampling=settings.sampling,
             ledger=ledger,
-            seeder=Seeder(settings.seed, self._problem.id),
+            seeder=self._seeder(),
             meter=self.meter,
             poll=poll,
             window=settings.strategy.window if isinstance(settings.strategy, Windowed) else 1,
-            replay=self._replay,
         )
         self._loop = asyncio.get_running_loop()
         self._search = self._loop.create_task(settings.strategy.run(session))
@@ -134,6 +133,15 @@ class Run:
             if poll is not None and session.stopped_by_answer
             else None,
         )
+
+    def _seeder(self) -> Seeder:
+        return Seeder(self._settings.seed, self._problem.id)
+
+    def _policy(self) -> Policy:
+        policy = self._settings.policy
+        if self._saved is None:
+            return policy
+        return ReplayPolicy(self._saved, policy, self._seeder(), self.meter)
 
     async def _choose(self, found: Sequence[Candidate]) -> Choice:
         settings = self._settings
@@ -192,6 +200,9 @@ class Run:
         verifier = self._settings.verifier
         if verifier is None or batcher is None:
             return None
+        if self._saved is not None:
+            replay = ReplayVerifier(self._saved, verifier.spec, batcher, self.meter)
+            batcher = Batcher(replay.score, max_in_flight=None)
         return Scorebook(tree, verifier, self._settings.aggregation, ledger, batcher, self.meter)
 
     def _poll(self, tree: Tree) -> Poll | None:

@@ -99,18 +99,6 @@ class Scorebook:
         """Make room for nodes that were added to the tree."""
         self.values.extend(_NAN * (len(self._tree) - len(self.values)))
 
-    def restore(self, ends: Sequence[int], bases: Sequence[Chain]) -> None:
-        """Work out the values of continuations whose scores are in the tree, and pay for them.
-
-        They cost what they cost when they were scored; what was spent is known to the meter.
-        """
-        self.grow()
-        for end, base in zip(ends, bases, strict=True):
-            num_new = base.num_new + self._tree.depth[end] - self._tree.depth[base.node]
-            self._pay(self._tree.chain(end, num_new=num_new))
-            for node in self._tree.path(end)[-num_new:]:
-                self.values[node] = self._fold(node, self._column[node])
-
     def enter(
         self, ends: Sequence[int], bases: Sequence[Chain], scores: Sequence[StepScores | None]
     ) -> None:

@@ -19,7 +19,6 @@ from stepsearch.search.expansion import Expansion
 from stepsearch.search.ledger import Ledger
 from stepsearch.search.meter import Meter
 from stepsearch.search.poll import Poll
-from stepsearch.search.replay import Replay
 from stepsearch.search.scorebook import Scorebook
 from stepsearch.search.seeding import Seeder
 from stepsearch.search.tree import NO_NODE, Chain, Tree
@@ -51,7 +50,6 @@ class Session:
         meter: Meter,
         poll: Poll | None = None,
         window: int = 1,
-        replay: Replay | None = None,
     ) -> None:
         self.tree = tree
         self.stop: SolutionStop = "done"
@@ -68,7 +66,6 @@ class Session:
         self._window = window
         self._num_asked = 0
         self._closed_at: int | None = None
-        self._replay = replay
         self._next_child: dict[int, int] = {}
         self._last_turn: asyncio.Future[None] | None = None
         self._num_waiting = 0
@@ -246,28 +243,6 @@ class Session:
         if n < 1 or not nodes or self._is_settled():
             return [[] for _ in nodes]
         chains, seeds = self._requests(nodes, n)
-        ends = self._replayed(chains, params, book)
-        begin = len(ends)
-        if begin < len(chains):
-            ends += await self._sampled(chains[begin:], seeds[begin:], params, book, slots)
-        else:
-            await asyncio.sleep(0)  # all parts of the search ask before one goes on
-        if book is not None:
-            self.scoring_failed = book.failed([node for node in ends if node >= 0])
-        return [
-            [node for node in ends[start : start + n] if node >= 0]
-            for start in range(0, len(ends), n)
-        ]
-
-    async def _sampled(
-        self,
-        chains: list[Chain],
-        seeds: list[int],
-        params: SamplingParams,
-        book: Scorebook | None,
-        slots: asyncio.Semaphore | None,
-    ) -> list[int]:
-        """Sample children; the last node of each, `NO_NODE` for one that was not sent."""
         at_once = book is not None and not self._ledger.limits_verifier
         expansion = Expansion(
             policy=self._policy,
@@ -279,34 +254,12 @@ class Session:
         )
         ends = await self._in_turn(expansion, chains, book, at_once, slots)
         self.stopped_by_budget |= expansion.cut or (book is not None and book.refused)
-        return ends
-
-    def _replayed(
-        self, chains: list[Chain], params: SamplingParams, book: Scorebook | None
-    ) -> list[int]:
-        """Take the first children from the saved search, as far as it has them; their last nodes.
-
-        They enter at once, for everything asked for before them did.
-        """
-        if self._replay is None:
-            return []
-        found = self._replay.take([chain.node for chain in chains], params)
-        replay, bases = self._replay, chains[: len(found)]
-        if len(found) < len(chains):
-            self._replay = None
-        if not found:
-            return []
-        nodes = range(found[0].start, found[-1].stop)
-        replay.copy(self.tree, nodes, with_scores=book is not None)
-        ends = [continuation[-1] for continuation in found]
-        tokens = sum(self.tree.num_tokens[nodes.start : nodes.stop])
-        finished = sum([self.tree.stop(end) == "eos" for end in ends])
-        self._ledger.settle(-tokens, -finished)
-        if self._scorebook is not None:
-            self._scorebook.grow()
         if book is not None:
-            book.restore(ends, bases)
-        return ends
+            self.scoring_failed = book.failed([node for node in ends if node >= 0])
+        return [
+            [node for node in ends[start : start + n] if node >= 0]
+            for start in range(0, len(ends), n)
+        ]
 
     async def _in_turn(
         self,

@@ -73,7 +73,7 @@ class Mcts:
 
     grows: ClassVar = ("simulations",)
 
-    simulations: int = 64
+    simulations: int = 256
     width: int = 4
     exploration: float = 0.1
     prior: Literal["uniform", "policy"] = "uniform"

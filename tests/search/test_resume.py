@@ -78,8 +78,8 @@ def test_after_a_smaller_budget_it_is_the_search_with_the_larger_one(
 @pytest.mark.parametrize(
     ("short", "long"),
     [
-        (Mcts(simulations=9), Mcts(simulations=40)),
-        (Mcts(simulations=20, parallel=4), Mcts(simulations=50, parallel=4)),
+        (Mcts(simulations=9, exploration=1.0), Mcts(simulations=40, exploration=1.0)),
+        (Mcts(simulations=9, parallel=4), Mcts(simulations=50, parallel=4)),
         (BestOfN(n=3), BestOfN(n=8)),
     ],
 )
@@ -113,7 +113,9 @@ def test_what_the_saved_search_has_is_not_asked_for_again() -> None:
     trace = None
     for simulations in (10, 20, 20):
         policy = Counting()
-        search = engine(Mcts(simulations=simulations), policy, hash_verifier(), budget=budget)
+        search = engine(
+            Mcts(simulations=simulations, exploration=1.0), policy, hash_verifier(), budget=budget
+        )
         solution = search.solve("q") if trace is None else search.resume(trace)
         trace = saved(search, solution)
         counts.append(policy.asked)
@@ -125,15 +127,16 @@ def test_what_the_saved_search_has_is_not_asked_for_again() -> None:
 
 def test_usage_counts_what_was_thrown_away() -> None:
     """Sampled twice: the continuations of the saved search from the first one that was cut."""
-    first = make(Mcts(), Budget(policy_tokens=63))
+    strategy = Mcts(exploration=1.0)
+    first = make(strategy, Budget(policy_tokens=63))
     cut = first.solve("q")
     assert cut.stop == "budget"
     kept = cut.tree.num_whole
     assert kept is not None
     thrown_away = sum(cut.tree.num_tokens[kept:])
     large = Budget(policy_tokens=200)
-    resumed = make(Mcts(), large).resume(saved(first, cut))
-    whole = make(Mcts(), large).solve("q")
+    resumed = make(strategy, large).resume(saved(first, cut))
+    whole = make(strategy, large).solve("q")
     assert resumed.usage.policy_tokens == whole.usage.policy_tokens + thrown_away
     assert sum(resumed.tree.num_tokens) <= 200
 
