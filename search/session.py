@@ -67,6 +67,7 @@ class Session:
         self._num_asked = 0
         self._closed_at: int | None = None
         self._next_child: dict[int, int] = {}
+        self._known_params: dict[tuple[str, int | None, float | None], SamplingParams] = {}
         self._last_turn: asyncio.Future[None] | None = None
         self._num_waiting = 0
         self._num_parts = 0
@@ -184,14 +185,16 @@ class Session:
     def _params(
         self, until: Literal["step", "end"], max_steps: int | None, temperature: float | None
     ) -> SamplingParams:
-        base = self._sampling
-        return replace(
-            base,
-            until=until,
-            max_steps=base.max_steps if max_steps is None else max_steps,
-            temperature=base.temperature if temperature is None else temperature,
-            max_tokens=base.max_step_tokens if until == "step" else base.max_tokens,
-        )
+        key, base = (until, max_steps, temperature), self._sampling
+        if key not in self._known_params:  # making them costs as much as a step
+            self._known_params[key] = replace(
+                base,
+                until=until,
+                max_steps=base.max_steps if max_steps is None else max_steps,
+                temperature=base.temperature if temperature is None else temperature,
+                max_tokens=base.max_step_tokens if until == "step" else base.max_tokens,
+            )
+        return self._known_params[key]
 
     async def _grow(
         self,

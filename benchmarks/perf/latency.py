@@ -108,7 +108,9 @@ class Verifier:
         self.spec = VerifierSpec(name="walk", num_parameters=0)
         self.tokens = 0
         self._fixed, self._per_token = fixed, per_token
-        self._batcher = Batcher(self._score, max_in_flight=1 if is_shared else None)
+        self._batcher: Batcher[Chain, StepScores] = Batcher(
+            self._score, max_in_flight=1 if is_shared else None
+        )
 
     def count_tokens(self, chain: Chain) -> int:
         """Tokens of the newest steps."""
@@ -118,7 +120,7 @@ class Verifier:
         """The logistic of the newest step's place."""
         return [s for s in await self._batcher.submit(list(chains)) if isinstance(s, StepScores)]
 
-    async def _score(self, chains: list[Chain]) -> list[StepScores]:
+    async def _score(self, chains: Sequence[Chain]) -> list[StepScores]:
         tokens = sum(map(self.count_tokens, chains))
         self.tokens += tokens
         if self._fixed or self._per_token:

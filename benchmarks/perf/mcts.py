@@ -48,8 +48,10 @@ class MockVerifier:
 
     async def score(self, chains: Sequence[Chain]) -> NewestScores:
         """A number from the newest step's ids."""
-        is_whole = isinstance(chains, Candidates)  # else several expansions in one call
-        steps = chains.new_steps() if is_whole else StepColumns.of([c.newest for c in chains])
+        if isinstance(chains, Candidates):
+            steps = chains.new_steps()
+        else:  # several expansions in one call
+            steps = StepColumns.of([chain.newest for chain in chains])
         values = array("d", [sum(steps.token_ids(k)) % 97 / 97 for k in range(len(chains))])
         nothing = array("q", [0]) * len(chains)
         return NewestScores(values, nothing, nothing)

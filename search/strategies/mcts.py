@@ -15,13 +15,14 @@ from typing import ClassVar, Literal
 from stepsearch.search.contracts import VerifierSpec
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.session import Session
+from stepsearch.search.steps import STOP_CODES
 from stepsearch.search.strategies.checks import (
     require_not_negative,
     require_positive,
     require_verifier,
 )
 from stepsearch.search.strategies.puct import CLOSED, FINISHED, Statistics
-from stepsearch.search.tree import ROOT, STOP_CODES
+from stepsearch.search.tree import ROOT
 
 Work = Awaitable[tuple[list[int], bool]]
 _BUDGET = STOP_CODES["budget"]
@@ -161,11 +162,12 @@ class _Simulations:
 
     async def _expand(self, leaf: int, count: int) -> tuple[list[int], bool]:
         """The last nodes of new continuations, and whether the budget reached for all of them."""
+        left = self._config.max_steps - self._tree.depth[leaf]
         [ends] = await self._session.expand(
             [leaf],
             count,
             until="end" if self._config.rollout else "step",
-            max_steps=self._config.max_steps - self._tree.depth[leaf],
+            max_steps=left if self._config.rollout else None,
             slots=self._slots,
         )
         return ends, len(ends) == count
@@ -212,7 +214,9 @@ class _Simulations:
         statistics.make_ready(news, width=config.width, max_depth=config.max_steps)
         statistics.set_priors(tree.children(leaf), config.prior)
         statistics.land(leaf, news)
-        self._is_limited |= any(tree.depth[end] >= config.max_steps for end in ends)
+        self._is_limited |= any(
+            tree.depth[end] >= config.max_steps and not tree.is_terminal(end) for end in ends
+        )
 
     def _steps_below(self, leaf: int, ends: Sequence[int]) -> list[int]:
         """All nodes from below `leaf` to the ends, parents before children."""

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from stepsearch.search.errors import ConfigurationError
-from stepsearch.search.tree import ROOT, STOP_CODES, Tree
+from stepsearch.search.steps import STOP_CODES
+from stepsearch.search.tree import ROOT, Tree
 
 CLOSED, EXPANDING, READY, FINISHED = range(4)
 """Not to be expanded (now); being expanded; to be expanded by the next visit; a finished chain that

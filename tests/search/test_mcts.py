@@ -254,6 +254,13 @@ def test_the_depth_limit_ends_a_search_and_says_so() -> None:
     assert solution.answer is None
 
 
+def test_a_limit_that_nothing_reached_unfinished_is_not_why_it_ended() -> None:
+    policy = random_policy(max_depth=3, eos=0)
+    solution = engine(Mcts(width=2, max_steps=3), policy, hash_verifier()).solve("q")
+    assert len(solution.tree) == 1 + 2 + 4 + 8
+    assert solution.stop == "done"
+
+
 def test_a_failed_score_is_never_expanded_and_adds_nothing() -> None:
     def score(chain: Chain) -> float | ScoreFailure:
         number = fraction("bad", chain.text)
