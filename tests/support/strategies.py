@@ -19,6 +19,6 @@ STRATEGIES = [
     Particle(n=6),
     Particle(n=4, ess_threshold=0.5, iterations=2),
     Refine(n=2, rounds=2),
-    Mcts(simulations=12, width=3),
+    Mcts(simulations=16, width=3),
     Mcts(simulations=12, width=2, parallel=4, backup="max"),
 ]
