@@ -94,7 +94,7 @@ def load_tokenizer(model: str | Path, revision: str | None = None) -> PreTrained
     source = find_model(model, revision)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            source.location, revision=source.revision or "main"
+            source.location, revision=source.revision or "main", trust_remote_code=False
         )
     except (OSError, ValueError, KeyError) as error:
         raise _not_found(source, "tokenizer", error) from error
@@ -138,12 +138,16 @@ def load_model(source: Source, device: torch.device, dtype: torch.dtype) -> Caus
     """
     revision = source.revision or "main"
     try:
-        config = AutoConfig.from_pretrained(source.location, revision=revision)
+        config = AutoConfig.from_pretrained(
+            source.location, revision=revision, trust_remote_code=False
+        )
         architectures = config.architectures or []
         has_head = any(a.endswith(("ForCausalLM", "LMHeadModel")) for a in architectures)
         loader: Any = AutoModelForCausalLM if has_head else AutoModel
         with _quietly():
-            model = loader.from_pretrained(source.location, revision=revision, dtype=dtype)
+            model = loader.from_pretrained(
+                source.location, revision=revision, dtype=dtype, trust_remote_code=False
+            )
     except (OSError, ValueError, KeyError) as error:
         raise _not_found(source, "model", error) from error
     return CausalModel(model.to(device), source.name, lambda: _hash(source))

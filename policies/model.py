@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -208,6 +208,23 @@ class CausalModel:
         self.require_head()
         logits: Tensor = self._model.get_output_embeddings()(hidden)
         return logits.float()
+
+    def output_rows(self, ids: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+        """Rows of the language-model head, [n, hidden size], and their bias [n], in float32.
+
+        Raises:
+            ConfigurationError: there is no language-model head, or an adapter changes it.
+        """
+        self.require_head()
+        head = self._model.get_output_embeddings()
+        if type(head) is not torch.nn.Linear:
+            raise ConfigurationError(
+                f"model={self.name}: an adapter changes the language-model head, so single tokens"
+                " cannot be read from it; merge that adapter into a model of its own"
+            )
+        rows = torch.tensor(list(ids), device=head.weight.device)
+        bias = None if head.bias is None else head.bias[rows].float()
+        return head.weight[rows].float(), bias
 
 
 def _end_ids(model: Any) -> frozenset[int]:

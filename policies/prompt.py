@@ -121,6 +121,12 @@ class PromptEncoder:
         """Hash of the chat template in use, 16 hex digits."""
         return hashlib.blake2b(self._template.encode(), digest_size=8).hexdigest()
 
+    @property
+    def printed_date(self) -> str | None:
+        """The fixed date that a template which prints the date is given; None for the others."""
+        asks = "strftime_now" in self._template or "date_string" in self._template
+        return _DATE.strftime("%d %b %Y") if asks else None
+
     def render(self, question: str) -> str:
         """The prompt as text, generation prompt and assistant prefix included."""
         return self._assemble(self._contents(question))

@@ -47,7 +47,9 @@ RUNS_MODELS = {
         *("adapters", "attention", "causal", "decode", "kv_slots", "loading", "model", "noise"),
         *("packing", "prefill", "prompt", "sampling", "text", "transformers", "worker"),
     },
-    "verifiers": {"generative", "heads", "outcome", "training", "transformers"},
+    "verifiers": {
+        *("body", "generative", "heads", "implicit", "outcome", "training", "transformers"),
+    },
     "benchmarks": {"perf"},
 }
 

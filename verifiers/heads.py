@@ -11,8 +11,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from stepsearch.policies.model import CausalModel
 from stepsearch.search.errors import ModelNotFoundError, VerifierError
-from stepsearch.verifiers.formats.spec import HeadFormat
+from stepsearch.verifiers.formats.readout import HeadFormat
 
 _MAX_LISTED = 12
 
@@ -43,16 +44,33 @@ class Head(NamedTuple):
         return x
 
     def scores(self, hidden: Tensor) -> list[float]:
-        """One probability for each row of [k, d] hidden states; NaN where an output is not finite.
+        """One score for each row of [k, d] hidden states; NaN where an output is not finite.
 
         A saturated activation hides an infinite output, hence the check before it.
         """
-        logits = self.logits(hidden)
-        if self.format.activation == "sigmoid":
-            values = logits[:, 0].sigmoid()
-        else:
-            values = logits.softmax(dim=-1)[:, self.format.good]
+        logits, good = self.logits(hidden), self.format.good
+        match self.format.activation:
+            case "sigmoid":
+                values = logits[:, 0].sigmoid()
+            case "none":
+                values = logits[:, 0]
+            case "softmax":
+                values = logits.softmax(dim=-1)[:, good]
+            case "difference":
+                classes = logits.softmax(dim=-1)
+                values = classes[:, good] - classes[:, 1 - good]
         return values.where(logits.isfinite().all(dim=-1), torch.nan).tolist()
+
+
+def token_head(model: CausalModel, ids: tuple[int, int]) -> Head:
+    """The head that compares the logits of a good and a bad token of the language model.
+
+    Raises:
+        ConfigurationError: the model has no language-model head, or an adapter changes it.
+    """
+    weight, bias = model.output_rows(ids)
+    layer = Layer(weight, weight.new_zeros(2) if bias is None else bias)
+    return Head((layer,), HeadFormat(num_outputs=2, activation="softmax", good=0))
 
 
 def read_head(folder: Path, format: HeadFormat, hidden_size: int, device: torch.device) -> Head:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from stepsearch.conf.build import load_config
 from stepsearch.search.contracts import ScoreFailure
 from stepsearch.search.errors import ConfigurationError, VerifierError
 from stepsearch.search.tree import Tree
 from stepsearch.search.types import Step
-from stepsearch.verifiers.formats.encoding import ChainEncoder, EncodedChain
-from stepsearch.verifiers.formats.spec import HeadFormat, StepFormat
+from stepsearch.verifiers.formats.encoding import ChainEncoder, EncodedChain, Turn
+from stepsearch.verifiers.formats.readout import HeadFormat, TokensFormat
+from stepsearch.verifiers.formats.spec import StepFormat
 
-CONF = Path(__file__).parents[2] / "conf" / "verifier"
 HEAD = {"num_outputs": 1, "activation": "sigmoid"}
 LINE = {"name": "line", "prompt": "chat", "mark": "\n", "head": HEAD}
 PROMPT = [900, 901]
@@ -40,14 +39,19 @@ def encode(texts: list[str], num_new: int, question: str = "q", **changes: Any) 
 
 @pytest.mark.parametrize("name", ["line_prm", "trl_prm"])
 def test_shipped_formats_are_read_from_yaml(name: str) -> None:
-    mapping = yaml.safe_load((CONF / f"{name}.yaml").read_text())
-    format = StepFormat.from_mapping(mapping["format"])
+    format = StepFormat.from_mapping(load_config([f"verifier={name}"]).verifier.format)
     if name == "line_prm":
-        assert (format.prompt, format.mark, format.head.activation) == ("chat", "\n", "sigmoid")
+        assert (format.prompt, format.mark, format.head.range) == ("chat", "\n", "probability")
         assert (format.system, format.aggregation) == (None, "last")
     else:
         assert (format.prompt, format.mark, format.joiner) == ("plain", "\n\n", "")
         assert format.head == HeadFormat(num_outputs=2, activation="softmax", good=1)
+
+
+def test_a_head_that_names_tokens_is_read_as_such() -> None:
+    head = {"good_token": "+", "bad_token": "-", "ids": [10, 12]}
+    format = StepFormat.from_mapping(LINE | {"head": head})
+    assert format.head == TokensFormat(good_token="+", bad_token="-", ids=(10, 12))
 
 
 def test_a_hydra_node_is_a_mapping_too() -> None:
@@ -67,14 +71,23 @@ def test_a_hydra_node_is_a_mapping_too() -> None:
         ({"head": {"num_outputs": 2, "activation": "sigmoid"}}, "num_outputs=1, not 2"),
         ({"head": HEAD | {"good": 1}}, r"format\.head\.good=1"),
         ({"head": HEAD | {"activation": "tanh"}}, "must be one of sigmoid, softmax"),
+        ({"head": HEAD | {"activation": "difference"}}, "num_outputs=2, not 1"),
+        ({"head": {"good_token": "+"}}, r"format\.head\.bad_token is missing"),
+        ({"head": {"good_token": "+", "bad_token": "+"}}, r"are both '\+'"),
+        ({"head": {"good_token": "+", "bad_token": "-", "ids": [1]}}, r"ids=\[1\] must be two"),
+        ({"label": "Step"}, r"format\.label='Step' must hold \{number\}"),
+        ({"bos": "always"}, r"format\.bos='always'"),
+        ({"newlines": "drop"}, r"format\.newlines='drop'"),
+        ({"prompt": "turns"}, r"format\.score_at must be before_mark"),
+        ({"prompt": "plain", "template_hash": "ab"}, "need a template"),
         ({"head": "score"}, "must be a mapping"),
         ({"mark": ""}, r"format\.mark is empty"),
-        ({"prompt": "raw"}, r"format\.prompt='raw' must be one of chat, plain"),
+        ({"prompt": "raw"}, r"format\.prompt='raw' must be one of chat, turns, plain"),
         ({"score_at": "after"}, r"format\.score_at='after'"),
         ({"strip": "left"}, r"format\.strip='left'"),
         ({"aggregation": "max"}, r"format\.aggregation='max'"),
-        ({"joiner": "\n"}, r"format\.joiner belongs to prompt=plain"),
-        ({"prompt": "plain", "system": "Be brief."}, "need prompt=chat"),
+        ({"joiner": "\n"}, r"format\.joiner needs prompt=plain"),
+        ({"prompt": "plain", "system": "Be brief."}, "need a template"),
         ({"reserved": [""]}, "empty string"),
         ({"max_length": 0}, r"format\.max_length=0"),
     ],
@@ -102,14 +115,16 @@ def test_only_the_newest_steps_get_positions_and_the_rest_is_known() -> None:
 
 
 def test_the_score_may_be_read_before_the_mark() -> None:
-    ids, positions, num_known = encode(["a\n", "bc\n", ""], 2, score_at="before_mark", mark="<>")
+    ids, positions, num_known = encode(
+        ["a\n", "bc\n", ""], 2, score_at="before_mark", mark="<>", mark_ids=[*b"<>"]
+    )
     assert ids == [*PROMPT, *b"qa<>bc<>"]
     assert [ids[p] for p in positions] == [ord("c"), ord(">")]
     assert num_known == len([*PROMPT, *b"qa"])
 
 
 def test_several_ids_of_a_mark_are_read_at_the_last() -> None:
-    ids, positions, _ = encode(["a", "b"], 2, mark="[PRM]")
+    ids, positions, _ = encode(["a", "b"], 2, mark="[PRM]", mark_ids=[*b"[PRM]"])
     assert [ids[p] for p in positions] == [ord("]")] * 2
     assert len(positions) == 2
 
@@ -132,7 +147,7 @@ def test_strip_removes_what_the_format_says() -> None:
     [("what is <m>?", ["a"], "question: "), ("q", ["a", "b <m> c"], "step 2: ")],
 )
 def test_reserved_strings_are_malformed(question: str, texts: list[str], where: str) -> None:
-    failure = encode(texts, 1, question, mark="<m>", reserved=["<m>"])
+    failure = encode(texts, 1, question, mark="<m>", mark_ids=[*b"<m>"], reserved=["<m>"])
     assert failure == ScoreFailure("malformed", f"{where}holds the reserved string '<m>'")
 
 
@@ -147,6 +162,31 @@ def test_a_mark_that_is_encoded_unlike_the_format_says_is_refused() -> None:
     assert encoder(mark="ab", mark_ids=[97, 98]).mark == (97, 98)
     with pytest.raises(VerifierError, match=r"encoded as \[97, 98\], expected \[5\]"):
         encoder(mark="ab", mark_ids=[5])
+    with pytest.raises(VerifierError, match=r"not as one id: .* set format\.mark_ids=\[97, 98\]"):
+        encoder(mark="ab")
+
+
+def test_labels_are_put_before_steps_that_lack_them() -> None:
+    chain = encode(["a\n", "Step 7: b\n", "c\n"], 3, label="Step {number}: ", separator=" ")
+    assert bytes(chain.ids[3:]) == b"Step 1: a\n Step 7: b\n Step 3: c\n"
+
+
+def test_newlines_inside_a_step_may_become_spaces() -> None:
+    assert bytes(encode(["a\n\n b\n"], 1, newlines="space").ids[3:]) == b"a b\n"
+
+
+def test_a_joined_prompt_leaves_the_joiner_to_the_first_step() -> None:
+    chain = encode(["a", "b"], 2, prompt="plain", joiner=" ", separator="/", joined=True)
+    assert bytes(chain.ids[2:]) == b"q a\n/b\n"
+
+
+def test_turns_stand_between_their_ids() -> None:
+    format = StepFormat.from_mapping(
+        LINE | {"prompt": "turns", "joiner": " ", "mark": "+", "score_at": "before_mark"}
+    )
+    encode = ChainEncoder(format, bytes_of, bytes_of, turn=Turn((1, 2), (3,)))
+    chain = Tree("q").chain(0, (Step(text="a\n"), Step(text="b\n")))
+    assert encode(chain) == EncodedChain([*b"q a", 3, *b"+", 1, 2, *b"b", 3], [3, 8], 1)
 
 
 def test_a_growing_chain_encodes_only_its_new_step() -> None:

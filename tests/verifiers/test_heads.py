@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from stepsearch.search.errors import ModelNotFoundError, VerifierError
-from stepsearch.verifiers.formats.spec import HeadFormat
+from stepsearch.verifiers.formats.readout import HeadFormat
 from stepsearch.verifiers.heads import Head, read_head
 
 SCALAR = HeadFormat(num_outputs=1, activation="sigmoid")

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-import yaml
+from omegaconf import OmegaConf
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 
+from stepsearch.conf.build import load_config
 from stepsearch.search.contracts import StepScores, Verifier
 from stepsearch.search.errors import ConfigurationError, ModelNotFoundError, VerifierError
 from stepsearch.search.tree import Chain, Tree
@@ -24,13 +25,13 @@ from stepsearch.search.types import Step
 from stepsearch.verifiers.formats.encoding import EncodedChain
 from stepsearch.verifiers.transformers import TransformersVerifier
 
-CONF = Path(__file__).parents[2] / "conf" / "verifier"
 QUESTION = "There are 12 eggs and 3 are eaten. How many are left?"
 
 
 def format_of(name: str, **changes: Any) -> dict[str, Any]:
-    mapping = yaml.safe_load((CONF / f"{name}.yaml").read_text())
-    return {**mapping["format"], **changes}
+    mapping = OmegaConf.to_container(load_config([f"verifier={name}"]).verifier.format)
+    assert isinstance(mapping, dict)
+    return {str(key): value for key, value in mapping.items()} | changes
 
 
 class Setup(NamedTuple):
@@ -366,7 +367,10 @@ def test_a_head_that_gives_nan_is_a_typed_failure(
     base_folder: Path, adapter_folder: Path, tmp_path: Path
 ) -> None:
     folder = damaged(adapter_folder, tmp_path / "nan", bias=torch.tensor([torch.nan]))
-    verifier = TransformersVerifier(model=base_folder, adapter=folder, format=format_of("line_prm"))
+    settings: dict[str, Any] = {"model": base_folder, "adapter": folder}
+    with pytest.raises(VerifierError, match="failed its self-check: finite, probability"):
+        TransformersVerifier(**settings, format=format_of("line_prm"))
+    verifier = TransformersVerifier(**settings, format=format_of("line_prm"), selfcheck=False)
     (result,) = score(verifier, chain_of("a\n"))
     assert result.failure is not None
     assert result.failure.kind == "not_a_number"
@@ -418,14 +422,14 @@ def test_the_base_is_shared(base_folder: Path, adapter_folder: Path, line: Setup
     other = TransformersVerifier(
         model=base_folder, adapter=adapter_folder, format=format_of("line_prm"), dtype="float32"
     )
-    assert other._runner is line.verifier._runner
+    assert other._body.runner is line.verifier._body.runner
 
 
 def test_a_closed_runner_is_an_error_not_a_score(classifier_folder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "own"
     shutil.copytree(classifier_folder, folder)
     verifier = TransformersVerifier(model=folder, format=format_of("trl_prm"))
-    verifier._runner.close()
+    verifier._body.runner.close()
     with pytest.raises(VerifierError, match="closed"):
         score(verifier, chain_of("a\n"))
 

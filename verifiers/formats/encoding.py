@@ -31,16 +31,30 @@ class EncodedChain(NamedTuple):
     num_known: int
 
 
+class Turn(NamedTuple):
+    """Ids of a template around the text of a step that has a turn of its own.
+
+    Attributes:
+        opening: before the text of every step but the first.
+        closing: between the text and the mark.
+    """
+
+    opening: tuple[int, ...] = ()
+    closing: tuple[int, ...] = ()
+
+
 class ChainEncoder:
     """Encodes chains in one format; question and steps are encoded once and remembered.
 
-    A chain grows by whole steps and every step is encoded alone, so nothing of a chain is ever
-    encoded again when it grows. Safe to call from several threads.
+    A chain grows by whole steps and a step's ids depend on its own text only, so nothing of a chain
+    is ever encoded again when it grows. Safe to call from several threads.
 
     Args:
         format: the format.
-        encode_prompt: ids of the prompt for a question.
+        encode_prompt: ids of all that stands before the first step.
         encode_text: ids of plain text, without special tokens, whatever the text looks like.
+        encode_mark: ids of the mark, which may be a special token; None encodes it as text.
+        turn: ids of the template around a step.
 
     Raises:
         VerifierError: the tokenizer does not encode the mark as the format says.
@@ -51,9 +65,12 @@ class ChainEncoder:
         format: StepFormat,
         encode_prompt: Callable[[str], list[int]],
         encode_text: Callable[[str], list[int]],
+        encode_mark: Callable[[str], list[int]] | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self.format = format
-        self.mark = _encode_mark(format, encode_text)
+        self.mark = _checked_mark(format, (encode_mark or encode_text)(format.mark))
+        self._turn = turn or Turn()
         self._encode_prompt = encode_prompt
         self._encode_text = encode_text
         # A fast tokenizer holds state that a call may change, so calls must not overlap.
@@ -69,7 +86,8 @@ class ChainEncoder:
         ids = list(prompt)
         ends = [len(ids)]
         for number, text in enumerate(chain.texts, start=1):
-            step = self._step(text)
+            # Where steps have no label, only the first differs from the others.
+            step = self._step(text, number if self.format.label else min(number, 2))
             if isinstance(step, ScoreFailure):
                 return ScoreFailure(step.kind, f"step {number}: {step.message}")
             ids += step
@@ -81,36 +99,56 @@ class ChainEncoder:
         return EncodedChain(ids[: ends[-1]], positions, ends[len(ends) - 1 - num_new])
 
     def _encode_question(self, question: str) -> tuple[int, ...] | ScoreFailure:
-        failure = self._check(question)
+        failure = check_text(question, self.format.reserved)
         if failure:
             return ScoreFailure(failure.kind, f"question: {failure.message}")
         with self._lock:
             return tuple(self._encode_prompt(question))
 
-    def _encode_step(self, text: str) -> tuple[int, ...] | ScoreFailure:
-        failure = self._check(text)
+    def _encode_step(self, text: str, number: int) -> tuple[int, ...] | ScoreFailure:
+        failure = check_text(text, self.format.reserved)
         if failure:
             return failure
+        whole = self._lead(number) + self.format.labelled(text, number)
         with self._lock:
-            return (*self._encode_text(self.format.clean(text)), *self.mark)
+            # Templates trim the content of a turn.
+            ids = self._encode_text(whole.rstrip() if self.format.prompt == "turns" else whole)
+        opening = self._turn.opening if number > 1 else ()
+        return (*opening, *ids, *self._turn.closing, *self.mark)
 
-    def _check(self, text: str) -> ScoreFailure | None:
-        for reserved in self.format.reserved:
-            if reserved in text:
-                return ScoreFailure("malformed", f"holds the reserved string {reserved!r}")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            return ScoreFailure("malformed", f"is not valid Unicode: {error}")
-        return None
+    def _lead(self, number: int) -> str:
+        if number > 1:
+            return self.format.separator
+        # A question that is tokenised alone takes the joiner with it.
+        return self.format.joiner if self.format.joined or self.format.prompt == "turns" else ""
 
 
-def _encode_mark(format: StepFormat, encode_text: Callable[[str], list[int]]) -> tuple[int, ...]:
-    mark = tuple(encode_text(format.mark))
-    if not mark or (format.mark_ids is not None and mark != format.mark_ids):
-        expected = "at least one id" if format.mark_ids is None else list(format.mark_ids)
+def check_text(text: str, reserved: tuple[str, ...]) -> ScoreFailure | None:
+    """Why a text cannot be encoded; None when it can."""
+    for string in reserved:
+        if string in text:
+            return ScoreFailure("malformed", f"holds the reserved string {string!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return ScoreFailure("malformed", f"is not valid Unicode: {error}")
+    return None
+
+
+def _checked_mark(format: StepFormat, ids: list[int]) -> tuple[int, ...]:
+    mark = tuple(ids)
+    if format.mark_ids is None:
+        if len(mark) == 1:
+            return mark
+        raise VerifierError(
+            f"format.mark={format.mark!r} of format {format.name!r} is encoded as {list(mark)}, not"
+            " as one id: give a mark that is one token, or, where the model was trained with all of"
+            f" these ids, set format.mark_ids={list(mark)}"
+        )
+    if not mark or mark != format.mark_ids:
         raise VerifierError(
             f"format.mark={format.mark!r} of format {format.name!r} is encoded as {list(mark)}, "
-            f"expected {expected}: the tokenizer is not the one that the format was written for"
+            f"expected {list(format.mark_ids)}: the tokenizer is not the one that the format was"
+            " written for; give the model's own tokenizer, or another format"
         )
     return mark

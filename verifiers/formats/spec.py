@@ -2,109 +2,115 @@
 
 from __future__ import annotations
 
-import difflib
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from stepsearch.search.contracts import Aggregation
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.verifiers.formats.reading import check_choice, known_values
+from stepsearch.verifiers.formats.readout import HeadFormat, TokensFormat, read_readout
 
-Activation = Literal["sigmoid", "softmax"]
-_WIDTHS: dict[Activation, int] = {"sigmoid": 1, "softmax": 2}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadFormat:
-    """The scoring head: which weights, and which of its outputs is the score.
-
-    Attributes:
-        prefix: name of the head's weights in the safetensors files, such as `score` for
-            `score.weight` and `score.bias`, or for `score.0.*` and `score.2.*` with a ReLU between.
-        num_outputs: 1 for a scalar, 2 for classes.
-        activation: `sigmoid` of the scalar or `softmax` over the classes; a softmax over one output
-            is always 1, so what does not fit the width is refused.
-        good: index of the output that means "this step is right".
-    """
-
-    prefix: str = "score"
-    num_outputs: int
-    activation: Activation
-    good: int = 0
-
-    def __post_init__(self) -> None:
-        _check_choice("format.head.activation", self.activation, Activation)
-        if self.num_outputs != _WIDTHS[self.activation]:
-            raise ConfigurationError(
-                f"format.head.activation={self.activation!r} needs format.head.num_outputs="
-                f"{_WIDTHS[self.activation]}, not {self.num_outputs!r}: use sigmoid for one output "
-                "and softmax for two"
-            )
-        if self.good not in range(self.num_outputs):
-            raise ConfigurationError(
-                f"format.head.good={self.good!r} must be the index of one of the "
-                f"{self.num_outputs} outputs of the head, counted from 0"
-            )
+Prompt = Literal["chat", "turns", "plain"]
+Bos = Literal["automatic", "if_any", "required"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFormat:
-    """How question and steps become token ids, and where and how a score is read.
+    r"""How question and steps become token ids, and where and how a score is read.
 
-    The input is the prompt's ids, then for every step the ids of its cleaned text, encoded alone,
-    and the ids of the mark. Marks are placed as ids, so no text can add, merge or hide one.
+    The input is the prompt's ids, then for every step the ids of its text and the ids of the mark.
+    Marks are placed as ids, so no text can add, merge or hide one.
 
     Attributes:
         name: names the format in provenance and messages.
         prompt: `chat` renders the question as a user turn followed by the generation prompt;
-            `plain` is the tokenizer's beginning-of-sequence id, if it has one, and the question.
-        system: the system turn of a chat prompt; None means no system turn at all, an empty one
+            `turns` gives every step a user turn of its own, the first one behind the question, and
+            the mark is the assistant's answer to each; `plain` is the question without a template.
+        system: the system turn of a template; None means no system turn at all, an empty one
             whatever the template does by itself.
         template: chat template to use instead of the tokenizer's own.
-        joiner: text between the question and the first step of a plain prompt, encoded together
-            with the question.
+        template_hash: the hash that the template must have, as `check-verifier` prints it; None
+            takes any.
+        bos: what begins a plain prompt: what the tokenizer adds by itself (`automatic`), its
+            beginning-of-sequence id `if_any`, or the same id `required`.
+        joiner: text between the question and the first step.
+        separator: text between a mark and the next step.
+        label: put before a step that lacks it, such as `"Step {number}: "`.
         strip: which whitespace of a step is removed before it is encoded: at its `end` (the
             policy's separator) or at `both` ends.
+        newlines: a newline inside a step is kept (`keep`) or becomes a `space`, for formats whose
+            mark is a newline.
+        joined: the published code tokenises the text as a whole, so a step gets the ids that it has
+            inside a text. False: every step is tokenised alone, and the joiner with the question.
+            They differ for tokenizers that put a space before a text.
         mark: text of the step mark, encoded once.
-        mark_ids: the ids that the mark must have; None takes whatever the tokenizer gives.
+        mark_ids: the ids that the mark must have; None takes the one id the tokenizer gives.
         score_at: the score is read on the last id of the `mark`, or on the id `before_mark`.
-        head: the scoring head.
+        head: the scoring head, or two tokens of the language model.
         aggregation: how a chain's step scores become one number.
         threshold: a step below it counts as wrong; None when no value was tuned.
+        threshold_from: what the threshold was tuned on.
         reserved: strings that must not stand in a question or step; a chain with one is malformed.
         max_length: longest input in tokens; None means the context of the model.
     """
 
     name: str
-    prompt: Literal["chat", "plain"]
+    prompt: Prompt
     system: str | None = None
     template: str | None = None
+    template_hash: str | None = None
+    bos: Bos = "if_any"
     joiner: str = ""
+    separator: str = ""
+    label: str = ""
     strip: Literal["end", "both"] = "end"
+    newlines: Literal["keep", "space"] = "keep"
+    joined: bool = False
     mark: str
     mark_ids: tuple[int, ...] | None = None
     score_at: Literal["mark", "before_mark"] = "mark"
-    head: HeadFormat
+    head: HeadFormat | TokensFormat
     aggregation: Aggregation = "last"
     threshold: float | None = None
+    threshold_from: str | None = None
     reserved: tuple[str, ...] = ()
     max_length: int | None = None
 
     def __post_init__(self) -> None:
-        _check_choice("format.prompt", self.prompt, Literal["chat", "plain"])
-        _check_choice("format.strip", self.strip, Literal["end", "both"])
-        _check_choice("format.score_at", self.score_at, Literal["mark", "before_mark"])
-        _check_choice("format.aggregation", self.aggregation, Aggregation)
+        check_choice("format.prompt", self.prompt, Prompt)
+        check_choice("format.bos", self.bos, Bos)
+        check_choice("format.strip", self.strip, Literal["end", "both"])
+        check_choice("format.newlines", self.newlines, Literal["keep", "space"])
+        check_choice("format.score_at", self.score_at, Literal["mark", "before_mark"])
+        check_choice("format.aggregation", self.aggregation, Aggregation)
         if not self.mark:
             raise ConfigurationError("format.mark is empty; give the text that ends a step")
-        if self.prompt == "chat" and self.joiner:
-            raise ConfigurationError("format.joiner belongs to prompt=plain; remove it")
-        if self.prompt == "plain" and (self.system is not None or self.template is not None):
-            raise ConfigurationError("format.system and format.template need prompt=chat")
+        if self.label and self.label.count("{number}") != 1:
+            raise ConfigurationError(
+                f"format.label={self.label!r} must hold {{number}} once, as in 'Step {{number}}: '"
+            )
         if "" in self.reserved:
             raise ConfigurationError("format.reserved holds an empty string, which is everywhere")
         if self.max_length is not None and self.max_length < 1:
             raise ConfigurationError(f"format.max_length={self.max_length} must be at least 1")
+        self._check_prompt()
+
+    def _check_prompt(self) -> None:
+        if self.prompt == "chat" and self.joiner:
+            raise ConfigurationError("format.joiner needs prompt=plain or prompt=turns; remove it")
+        templated = (self.system, self.template, self.template_hash)
+        if self.prompt == "plain" and templated != (None, None, None):
+            raise ConfigurationError(
+                "format.system, format.template and format.template_hash need a template:"
+                " prompt=chat or prompt=turns"
+            )
+        if self.prompt == "turns" and self.score_at != "before_mark":
+            raise ConfigurationError(
+                "format.score_at must be before_mark with prompt=turns: the id before the answer"
+                " predicts it, the answer itself is always the good one"
+            )
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> StepFormat:
@@ -113,40 +119,26 @@ class StepFormat:
         Raises:
             ConfigurationError: a key is unknown or missing, or a value does not fit.
         """
-        values = _known(cls, "format", mapping)
-        head = values["head"]
-        if isinstance(head, Mapping):
-            values["head"] = HeadFormat(**_known(HeadFormat, "format.head", head))
-        elif not isinstance(head, HeadFormat):
-            raise ConfigurationError(f"format.head={head!r} must be a mapping")
+        values = known_values(cls, "format", mapping)
+        values["head"] = read_readout("format.head", values["head"])
         if values.get("mark_ids") is not None:
             values["mark_ids"] = tuple(int(i) for i in values["mark_ids"])
         values["reserved"] = tuple(values.get("reserved") or ())
         return cls(**values)
 
     def clean(self, step: str) -> str:
-        """The text of a step that is encoded."""
-        return step.rstrip() if self.strip == "end" else step.strip()
+        """The text of a step that is encoded, without a label."""
+        text = step.rstrip() if self.strip == "end" else step.strip()
+        return re.sub(r"\s*\n\s*", " ", text) if self.newlines == "space" else text
+
+    def labelled(self, step: str, number: int) -> str:
+        """The cleaned text of the `number`-th step, with its label."""
+        return with_label(self.clean(step), self.label, number).rstrip()
 
 
-def _check_choice(name: str, value: object, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise ConfigurationError(f"{name}={value!r} must be one of {', '.join(get_args(choices))}")
-
-
-def _known(
-    cls: type[StepFormat | HeadFormat], where: str, mapping: Mapping[str, Any]
-) -> dict[str, Any]:
-    names = [f.name for f in fields(cls)]
-    for key in mapping:
-        if key not in names:
-            near = difflib.get_close_matches(str(key), names, n=3)
-            hint = f"did you mean {' or '.join(near)}? " if near else ""
-            raise ConfigurationError(f"{where}.{key} is unknown; {hint}known: {', '.join(names)}")
-    required = (
-        {"name", "prompt", "mark", "head"} if cls is StepFormat else {"num_outputs", "activation"}
-    )
-    missing = sorted(required - set(mapping))
-    if missing:
-        raise ConfigurationError(f"{where}.{missing[0]} is missing; set it")
-    return dict(mapping)
+def with_label(text: str, label: str, number: int) -> str:
+    """The text behind its label, unless it begins with a label of whatever number."""
+    if not label:
+        return text
+    pattern = re.escape(label.rstrip()).replace(re.escape("{number}"), r"\d+")
+    return text if re.match(pattern, text) else label.replace("{number}", str(number)) + text

@@ -1,0 +1,152 @@
+"""A causal model in memory whose hidden states verifiers read: what their kinds have in common."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+
+from stepsearch.policies.causal import CausalRunner, Encoded
+from stepsearch.policies.loading import (
+    Source,
+    find_model,
+    load_tokenizer,
+    model_hash,
+    shared_runner,
+)
+from stepsearch.search.contracts import ScoreFailure, StepScores
+from stepsearch.search.errors import ConfigurationError, PolicyError, VerifierError
+from stepsearch.verifiers.encoders import token_ids
+from stepsearch.verifiers.formats.readout import HeadFormat, TokensFormat
+from stepsearch.verifiers.heads import Head, read_head, token_head
+
+
+class Body:
+    """A model with its tokenizer, shared with whoever uses the same base.
+
+    Args:
+        model: `embedded`, a folder, or a hub name.
+        adapter: folder of a LoRA adapter; None for the model itself.
+        revision: of a hub model.
+        device: `auto`, `cpu`, `cuda:N`.
+        dtype: of the model; `auto` is float32 on a CPU and bfloat16 elsewhere.
+        cache_bytes: memory for keys and values of prefixes.
+
+    Raises:
+        ModelNotFoundError: model or adapter are not where they were looked for.
+        ConfigurationError: a setting does not fit.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        adapter: str | Path | None = None,
+        revision: str | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        cache_bytes: int,
+    ) -> None:
+        source = find_model(model, revision)
+        self.tokenizer = load_tokenizer(model, revision)
+        self.runner = shared_runner(
+            model, revision=revision, device=device, dtype=dtype, cache_bytes=cache_bytes
+        )
+        self.model = self.runner.model
+        folder = _folder(source)
+        self._weights = folder if adapter is None else Path(adapter).expanduser()
+        self._adapter = None if adapter is None else self.runner.load_adapter(self._weights)
+        self.provenance: dict[str, Any] = {
+            "model": source.name,
+            "revision": None if source.is_local else folder.name,
+            "model_hash": model_hash(model),
+            "adapter": None if adapter is None else str(adapter),
+            "adapter_hash": self._adapter,
+            "device": str(self.model.device),
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+        }
+
+    def head(self, format: HeadFormat | TokensFormat) -> Head:
+        """The head that a format asks for.
+
+        Raises:
+            ModelNotFoundError: there is no file that could hold it.
+            VerifierError: it is not there, or not what the format says.
+        """
+        if isinstance(format, TokensFormat):
+            try:
+                return token_head(self.model, token_ids(format, self.tokenizer))
+            except ConfigurationError as error:
+                raise VerifierError(str(error)) from error
+        return read_head(self._weights, format, self.model.shapes.hidden_size, self.model.device)
+
+    async def hidden(
+        self, name: str, ids: Sequence[int], positions: Sequence[int]
+    ) -> Encoded | StepScores:
+        """Hidden states at some positions, or the typed failure of this sequence alone.
+
+        Raises:
+            VerifierError: the model cannot be run any more.
+        """
+        try:
+            return await self.runner.encode(ids, positions, self._adapter)
+        except PolicyError as error:
+            if self.runner.is_closed:
+                raise VerifierError(f"{name}: {error}") from error
+            return StepScores(failure=ScoreFailure("missing", str(error)), tokens=None)
+
+    def max_length(self, limit: int | None) -> int:
+        """The longest input: the format's limit or the model's context."""
+        return min(limit or self.model.max_positions, self.model.max_positions)
+
+    def uncached(self) -> Body:
+        """The same model with a runner that remembers nothing; close its runner after use."""
+        other = copy.copy(self)
+        other.runner = CausalRunner(self.model, cache_bytes=0)
+        return other
+
+
+def scored(values: Sequence[float], computed: int, reused: int) -> StepScores:
+    """Scores as a result, or the failure that one of them is not finite."""
+    if all(map(math.isfinite, values)):
+        return StepScores(values=tuple(values), tokens=computed, tokens_reused=reused)
+    failure = ScoreFailure(
+        "not_a_number",
+        "the head's output is not finite; where dtype is float16, use bfloat16 or float32",
+    )
+    return StepScores(failure=failure, tokens=computed, tokens_reused=reused)
+
+
+def too_long(num_tokens: int, limit: int) -> ScoreFailure:
+    """The failure of an input above the limit; nothing is ever cut."""
+    return ScoreFailure(
+        "too_long",
+        f"the chain has {num_tokens} verifier tokens, the limit is "
+        f"{limit} (format.max_length and the model's context)",
+    )
+
+
+def raise_too_long(name: str, results: Sequence[object]) -> None:
+    """Raise `VerifierError` for the first input that is too long: `on_too_long` is `fail`."""
+    for result in results:
+        if isinstance(result, ScoreFailure) and result.kind == "too_long":
+            raise VerifierError(f"{name}: {result.message}")
+
+
+def check_on_too_long(value: str) -> None:
+    """Raise `ConfigurationError` unless `on_too_long` is known."""
+    if value not in ("drop", "fail"):
+        raise ConfigurationError(f"on_too_long={value!r} must be drop or fail")
+
+
+def _folder(source: Source) -> Path:
+    """The model's folder; that of a hub model is named by its commit."""
+    if source.is_local:
+        return Path(source.location)
+    return Path(
+        snapshot_download(source.location, revision=source.revision, allow_patterns="*.safetensors")
+    )

@@ -1,0 +1,266 @@
+"""From a tokenizer and a format to an encoder of chains, checked on a probe before it is used."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stepsearch.policies.prompt import PromptEncoder, PromptFormat
+from stepsearch.search.contracts import ScoreFailure
+from stepsearch.search.errors import VerifierError
+from stepsearch.search.tree import Tree
+from stepsearch.search.types import Step
+from stepsearch.verifiers.formats.encoding import ChainEncoder, Turn
+from stepsearch.verifiers.formats.readout import TokensFormat
+from stepsearch.verifiers.formats.spec import StepFormat
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_DATES = ("%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%Y-%m-%d", "%d/%m/%Y", "%m/%d/%Y")
+_PROBE_QUESTION = "Tom has 3 boxes of 4 pens.\nHow many pens are there?"
+_PROBE_STEPS = ("There are 3 boxes.", "Each holds 4 pens:\n3 * 4 = 12", "The answer is $12$")
+
+
+class Tokens:
+    """Ids of text, special tokens in it staying plain text.
+
+    Args:
+        tokenizer: of the verifier.
+        joined: text gets the ids that it has inside a longer text; a tokenizer that puts a space
+            before a text would give other ones.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, joined: bool) -> None:
+        self._tokenizer: Any = tokenizer
+        self._joined = joined
+
+    def __call__(self, text: str) -> list[int]:
+        """Ids of plain text."""
+        return self.inside(text) if self._joined else self.alone(text)
+
+    def alone(self, text: str) -> list[int]:
+        """Ids of a text of its own."""
+        ids: list[int] = self._tokenizer.encode(
+            text, add_special_tokens=False, split_special_tokens=True, verbose=False
+        )
+        return ids
+
+    def inside(self, text: str) -> list[int]:
+        """Ids of a text that stands behind another one.
+
+        A tokenizer that puts a space before a text has a newline token that merges with nothing;
+        where it does merge, there is no such space.
+        """
+        before = self.alone("\n")
+        ids = self.alone("\n" + text)
+        return ids[len(before) :] if ids[: len(before)] == before else self.alone(text)
+
+    def mark(self, text: str) -> list[int]:
+        """Ids of a step mark, which may be a special token of the tokenizer."""
+        special = self._tokenizer.get_added_vocab().get(text)
+        return self(text) if special is None else [special]
+
+    def trusted(self, text: str) -> list[int]:
+        """Ids of text in which special tokens count."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False, verbose=False)
+        return ids
+
+    def bos(self, format: StepFormat) -> list[int]:
+        """What begins a plain prompt.
+
+        Raises:
+            VerifierError: the tokenizer has none, or also adds ids at the end.
+        """
+        if format.bos == "automatic":
+            return self._automatic()
+        bos = self._tokenizer.bos_token_id
+        if bos is None and format.bos == "required":
+            raise VerifierError(
+                f"format {format.name!r} begins with a beginning-of-sequence id, and the tokenizer"
+                " has none: take the model's own tokenizer, or set format.bos=if_any"
+            )
+        return [] if bos is None else [bos]
+
+    def _automatic(self) -> list[int]:
+        with_special = self._tokenizer.encode("a", verbose=False)
+        plain = self.alone("a")
+        before = with_special[: len(with_special) - len(plain)]
+        if with_special != [*before, *plain]:
+            raise VerifierError(
+                f"the tokenizer encodes 'a' as {with_special} with special tokens and {plain}"
+                " without: it adds ids at the end, which format.bos=automatic cannot place; set"
+                " format.bos to if_any"
+            )
+        return list(before)
+
+
+def token_ids(format: TokensFormat, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
+    """Ids of the good and the bad token.
+
+    Raises:
+        VerifierError: one of them is not one id, or not the one that the format says.
+    """
+    tokens = Tokens(tokenizer, joined=True)
+    found = []
+    for name, text in (("good_token", format.good_token), ("bad_token", format.bad_token)):
+        ids = tokens.mark(text)
+        if len(ids) != 1:
+            raise VerifierError(
+                f"format.head.{name}={text!r} is encoded as {ids}, not as one id; give the token"
+                " that the model was trained to predict"
+            )
+        found += ids
+    if format.ids is not None and tuple(found) != format.ids:
+        raise VerifierError(
+            f"format.head.good_token={format.good_token!r} and bad_token={format.bad_token!r} have"
+            f" the ids {found}, but format.head.ids={list(format.ids)}: the labels are swapped, or"
+            " the tokenizer is not the one that the format was written for"
+        )
+    return found[0], found[1]
+
+
+class Template(NamedTuple):
+    """A chat template in use: its hash and the date that it was made to print, if any."""
+
+    hash: str | None
+    date: str | None
+
+
+def chain_encoder(
+    format: StepFormat, tokenizer: PreTrainedTokenizerBase
+) -> tuple[ChainEncoder, Template]:
+    """An encoder of chains in a format.
+
+    Raises:
+        VerifierError: tokenizer or template do not do what the format says.
+        ConfigurationError: the template cannot be rendered.
+    """
+    tokens = Tokens(tokenizer, format.joined or format.prompt == "turns")
+    if format.prompt == "plain":
+        bos = tokens.bos(format)
+        joiner = "" if format.joined else format.joiner
+
+        def plain(question: str) -> list[int]:
+            text = question.rstrip() if format.joined else question
+            return [*bos, *tokens.alone(text + joiner)]
+
+        encoder = ChainEncoder(format, plain, tokens, tokens.mark)
+        template = Template(None, None)
+    else:
+        prompt = prompt_encoder(tokenizer, format.system, format.template)
+        template = checked_template(prompt, format.template_hash)
+        if format.prompt == "chat":
+            encoder = ChainEncoder(format, prompt.encode, tokens, tokens.mark)
+        else:
+            encoder = _turns(format, tokenizer, tokens)
+    if format.joined:
+        _check_joined(encoder, tokens, _published(format, tokenizer))
+    return encoder, template
+
+
+def prompt_encoder(
+    tokenizer: PreTrainedTokenizerBase,
+    system: str | None,
+    template: str | None,
+    examples: tuple[tuple[str, str], ...] = (),
+) -> PromptEncoder:
+    """The prompt of a template, with earlier turns."""
+    return PromptEncoder(
+        tokenizer, PromptFormat(system=system, template=template, examples=examples)
+    )
+
+
+def checked_template(prompt: PromptEncoder, expected: str | None) -> Template:
+    """The template's hash and date.
+
+    Raises:
+        VerifierError: it has another hash than expected, or prints the date of today.
+    """
+    if expected is not None and prompt.template_hash != expected:
+        raise VerifierError(
+            f"the chat template has the hash {prompt.template_hash}, but"
+            f" format.template_hash={expected}: the template has changed, and so have all scores;"
+            " give the old one as format.template, or set the new hash"
+        )
+    text = prompt.render(_PROBE_QUESTION)
+    today = datetime.datetime.now()
+    for form in _DATES:
+        if today.strftime(form) in text:
+            raise VerifierError(
+                f"the chat template writes today's date, {today.strftime(form)}, into every prompt,"
+                " so that scores change overnight; set format.template to one with a fixed date"
+            )
+    return Template(prompt.template_hash, prompt.printed_date)
+
+
+def _turns(format: StepFormat, tokenizer: PreTrainedTokenizerBase, tokens: Tokens) -> ChainEncoder:
+    """Cut the template at the texts of its turns."""
+    one, answer, two = (f"content{uuid.uuid4().hex}" for _ in range(3))
+    example = ((one, answer),)
+    text = prompt_encoder(tokenizer, format.system, format.template, example).render(two)
+    head, _, rest = text.partition(one)
+    closing, _, rest = rest.partition(answer)
+    opening, found, last = rest.partition(two)
+    if not found or last != closing:
+        raise VerifierError(
+            "the chat template does not write every turn alike, so steps cannot be turns of it;"
+            " set format.template to one that does"
+        )
+    start = tokens.trusted(head)
+    turn = Turn(tuple(tokens.trusted(opening)), tuple(tokens.trusted(closing)))
+
+    def prompt(question: str) -> list[int]:
+        return [*start, *tokens(question.strip())]
+
+    return ChainEncoder(format, prompt, tokens, tokens.mark, turn)
+
+
+def _check_joined(encoder: ChainEncoder, tokens: Tokens, published: _Published) -> None:
+    """Compare the ids of a probe with those of its text tokenised as a whole."""
+    format = encoder.format
+    steps = tuple(Step(text=text) for text in _PROBE_STEPS)
+    encoded = encoder(Tree(_PROBE_QUESTION).chain(0, steps))
+    if isinstance(encoded, ScoreFailure):
+        raise VerifierError(f"format {format.name!r} cannot encode a plain probe: {encoded}")
+    labelled = [format.labelled(text, number) for number, text in enumerate(_PROBE_STEPS, 1)]
+    ours, whole = encoded.ids, tokens.trusted(published(_PROBE_QUESTION, labelled))
+    if format.prompt == "plain":
+        whole = [*tokens.bos(format), *whole]
+    if ours != whole[: len(ours)]:
+        pairs = enumerate(zip(ours, whole, strict=False))
+        at = next((i for i, (a, b) in pairs if a != b), len(whole))
+        raise VerifierError(
+            f"format {format.name!r} is joined, but this tokenizer gives a text as a whole other"
+            f" ids than its steps, from id {at} on ({ours[at : at + 4]} where the whole has"
+            f" {whole[at : at + 4]}): it merges a step with its mark or with what stands before;"
+            " take the model's own tokenizer, or correct joiner, separator, mark and template"
+        )
+
+
+_Published = Callable[[str, Sequence[str]], str]
+
+
+def _published(format: StepFormat, tokenizer: PreTrainedTokenizerBase) -> _Published:
+    """The text that the published code tokenises as a whole, up to the last mark or beyond."""
+
+    def render(question: str, examples: tuple[tuple[str, str], ...]) -> str:
+        return prompt_encoder(tokenizer, format.system, format.template, examples).render(question)
+
+    def answer(steps: Sequence[str]) -> str:
+        return format.separator.join(step + format.mark for step in steps)
+
+    def plain(question: str, steps: Sequence[str]) -> str:
+        return question + format.joiner + answer(steps)
+
+    def chat(question: str, steps: Sequence[str]) -> str:
+        return render("next", ((question, answer(steps)),))
+
+    def turns(question: str, steps: Sequence[str]) -> str:
+        users = [question + format.joiner + steps[0], *steps[1:]]
+        return render(users[-1], tuple((user, format.mark) for user in users[:-1])) + format.mark
+
+    texts: dict[str, _Published] = {"plain": plain, "chat": chat, "turns": turns}
+    return texts[format.prompt]

@@ -1,0 +1,300 @@
+"""Self-check of a verifier: a few probes whose right behaviour is known, whatever the model.
+
+A wrong mark, head, template or padding rule gives plausible numbers; each of the checks below was a
+silent fault of a published pipeline. They cost seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple
+
+from stepsearch.search.aggregate import aggregate
+from stepsearch.search.contracts import StepScores, Verifier, VerifierSpec
+from stepsearch.search.errors import VerifierError
+from stepsearch.search.scores import checked
+from stepsearch.search.tree import Chain, Tree
+from stepsearch.search.types import Step
+
+Status = Literal["ok", "warning", "failed", "skipped"]
+_log = logging.getLogger(__name__)
+
+_QUESTION = "Tom has 3 boxes of 4 pens and gives 5 pens away. How many pens has he left?"
+_GOOD = ("There are 3 * 4 = 12 pens in the boxes.", "He keeps 12 - 5 = 7 pens.", "The answer is 7.")
+_ODD = {
+    "a newline inside a step": ("There are 3 boxes.\nEach holds 4 pens.", "3 * 4 = 12"),
+    "an empty step": ("There are 3 boxes.", "", "3 * 4 = 12"),
+    "one step": ("The answer is 7.",),
+}
+_PROOFS = (
+    (_QUESTION, _GOOD, (_GOOD[0], "He keeps 12 - 5 = 9 pens.", "The answer is 9.")),
+    (
+        "Solve 2x + 6 = 10 for x.",
+        ("Subtract 6 on both sides: 2x = 4.", "Divide by 2: x = 2.", "The answer is 2."),
+        ("Subtract 6 on both sides: 2x = 16.", "Divide by 2: x = 8.", "The answer is 8."),
+    ),
+    (
+        "What is 15 % of 80?",
+        ("15 % is 0.15.", "0.15 * 80 = 12.", "The answer is 12."),
+        ("15 % is 0.15.", "0.15 * 80 = 120.", "The answer is 120."),
+    ),
+)
+
+
+class Finding(NamedTuple):
+    """What one check found.
+
+    Attributes:
+        check: what was checked.
+        status: `failed` means that scores must not be used; `warning` that they look odd.
+        detail: what was seen and, unless it is `ok`, what to do.
+    """
+
+    check: str
+    status: Status
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a self-check found, in the order of the checks."""
+
+    verifier: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether nothing failed; warnings are allowed."""
+        return all(finding.status != "failed" for finding in self.findings)
+
+    def __str__(self) -> str:
+        """One line a check."""
+        width = max(len(finding.check) for finding in self.findings)
+        lines = [f"{f.status:8} {f.check:{width}}  {f.detail}" for f in self.findings]
+        verdict = "may be used" if self.is_ok else "must not be used"
+        return "\n".join([*lines, f"{self.verifier} {verdict}"])
+
+
+class _Probe(NamedTuple):
+    name: str
+    question: str
+    steps: tuple[str, ...]
+
+
+Ask = Callable[[Sequence[_Probe]], Awaitable[list[StepScores]]]
+
+
+async def selfcheck(verifier: Verifier) -> Report:
+    """Score probes and report what came out.
+
+    Raises:
+        VerifierError: the verifier's backend failed for good.
+    """
+    spec = verifier.spec
+    ask = partial(_ask, verifier)
+    probes, proofs = _odd_probes(spec), _proof_probes()
+    together = await ask([*probes, *proofs])
+    odd, proved = together[: len(probes)], together[len(probes) :]
+    alone = [(await ask([probe]))[0] for probe in probes]
+    findings = [
+        _counts(probes, odd),
+        _values(spec, together),
+        _agree("batched, padded", "alone and in a batch of unequal lengths", spec, alone, odd),
+        await _grows(verifier, proved[0]),
+        await _length(verifier),
+        _order(spec, proved),
+        _template(spec),
+    ]
+    return Report(verifier=spec.name, findings=tuple(findings))
+
+
+def check(verifier: Verifier) -> Report:
+    """`selfcheck` for callers that are not asynchronous, also inside a running event loop.
+
+    Raises:
+        VerifierError: the verifier's backend failed for good.
+    """
+    import asyncio
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(selfcheck(verifier))).result()
+
+
+def require(verifier: Verifier) -> None:
+    """Check a verifier that is being loaded; warnings are logged.
+
+    Raises:
+        VerifierError: a check failed; says which and what to do.
+    """
+    report = check(verifier)
+    for finding in report.findings:
+        if finding.status == "warning":
+            _log.warning("%s: %s: %s", report.verifier, finding.check, finding.detail)
+    failed = [f"{f.check}: {f.detail}" for f in report.findings if f.status == "failed"]
+    if failed:
+        raise VerifierError(
+            f"{report.verifier} failed its self-check: {'; '.join(failed)}. See all of it with"
+            " stepsearch check-verifier"
+        )
+
+
+async def _ask(verifier: Verifier, probes: Sequence[_Probe]) -> list[StepScores]:
+    chains = [_chain(probe.question, probe.steps) for probe in probes]
+    scores = await verifier.score(chains)
+    if len(scores) != len(chains):
+        raise VerifierError(f"{len(scores)} results for {len(chains)} chains; return one for each")
+    return [
+        checked(s, verifier.spec, num_steps=len(c), num_new=c.num_new)
+        for s, c in zip(scores, chains, strict=True)
+    ]
+
+
+def _chain(question: str, steps: Sequence[str], num_new: int = -1) -> Chain:
+    return Tree(question).chain(0, tuple(Step(text=f"{s}\n\n") for s in steps), num_new=num_new)
+
+
+def _odd_probes(spec: VerifierSpec) -> list[_Probe]:
+    probes = [_Probe(name, _QUESTION, steps) for name, steps in _ODD.items()]
+    mark = spec.provenance.get("format", {}).get("mark")
+    if mark and mark not in spec.reserved:
+        quoted = f"{_QUESTION} ({mark}{mark})"
+        probes.append(_Probe("the mark in the question and in a step", quoted, (mark, *_GOOD)))
+    return probes
+
+
+def _proof_probes() -> list[_Probe]:
+    return [
+        _Probe("proof", question, steps) for question, good, bad in _PROOFS for steps in (good, bad)
+    ]
+
+
+def _counts(probes: Sequence[_Probe], scores: Sequence[StepScores]) -> Finding:
+    check = "marks = steps"
+    short = 0
+    for probe, score in zip(probes, scores, strict=True):
+        if score.failure is None:
+            continue
+        if score.failure.kind == "too_long":
+            short += 1
+        elif score.failure.kind in ("not_a_number", "out_of_range"):
+            continue  # said below
+        else:
+            return Finding(
+                check,
+                "failed",
+                f"{probe.name}: {score.failure.kind}, {score.failure.message}; the mark is lost,"
+                " merged or doubled: insert it as ids and place its position per step",
+            )
+    if short == len(probes):
+        return Finding(check, "skipped", "every probe is above the length limit; raise max_length")
+    return Finding(check, "ok", f"with {', '.join(p.name for p in probes)}")
+
+
+def _values(spec: VerifierSpec, scores: Sequence[StepScores]) -> Finding:
+    check = f"finite, {spec.range}, not constant"
+    for score in scores:
+        if score.failure is not None and score.failure.kind in ("not_a_number", "out_of_range"):
+            return Finding(
+                check,
+                "failed",
+                f"{score.failure.message}; the head is not the one of this model, the declared"
+                " range is wrong, or float16 overflows",
+            )
+    values = [value for score in scores for value in score.values]
+    if not values:
+        return Finding(check, "skipped", "no probe was scored")
+    low, high = min(values), max(values)
+    seen = f"{len(values)} scores from {low:.4g} to {high:.4g}"
+    if high - low <= 1e-6 * max(1.0, abs(low)):
+        return Finding(
+            check,
+            "failed",
+            f"{seen}: all the same; the score is read from the wrong place or the wrong output,"
+            " or model and reference are the same",
+        )
+    return Finding(check, "ok", seen)
+
+
+def _agree(
+    check: str, what: str, spec: VerifierSpec, a: Sequence[StepScores], b: Sequence[StepScores]
+) -> Finding:
+    pairs = [
+        (x, y)
+        for one, other in zip(a, b, strict=True)
+        if one.failure is None and other.failure is None
+        for x, y in zip(one.values, other.values, strict=True)
+    ]
+    if not pairs:
+        return Finding(check, "skipped", "no probe was scored")
+    size = max(1.0, *(abs(x) for x, _ in pairs)) if spec.range == "unbounded" else 1.0
+    apart = max(abs(x - y) for x, y in pairs) / size
+    # Half precision rounds differently in every shape of a batch.
+    allowed = 1e-4 if spec.provenance.get("dtype", "float32") == "float32" else 5e-2
+    if apart <= allowed:
+        return Finding(check, "ok", f"{what} differ by {apart:.1e}")
+    return Finding(
+        check,
+        "failed",
+        f"{what} differ by {apart:.1e}, more than {allowed:.0e}: padding or what stands beside a"
+        " chain leaks into it; pass an attention mask, pad on the right and index by position",
+    )
+
+
+async def _grows(verifier: Verifier, whole: StepScores) -> Finding:
+    check, spec = "incremental", verifier.spec
+    if not spec.incremental or spec.kind != "step":
+        return Finding(check, "skipped", "scores speak of the whole chain: nothing is reused")
+    grown = [
+        (await verifier.score([_chain(_QUESTION, _GOOD[: i + 1], num_new=1)]))[0]
+        for i in range(len(_GOOD))
+    ]
+    if whole.failure is not None or any(score.failure is not None for score in grown):
+        return Finding(check, "skipped", "no probe was scored")
+    values = tuple(score.values[-1] for score in grown)
+    what = "step by step and at once"
+    return _agree(check, what, spec, [StepScores(values=values)], [whole])
+
+
+async def _length(verifier: Verifier) -> Finding:
+    check, limit = "too long is a failure", verifier.spec.max_length
+    if limit is None:
+        return Finding(check, "skipped", "no limit is declared")
+    (score,) = await verifier.score([_chain(_QUESTION, (*_GOOD, "word " * (limit + 1)))])
+    if score.failure is not None and score.failure.kind == "too_long":
+        return Finding(check, "ok", f"above {limit} tokens nothing is cut and nothing is scored")
+    return Finding(
+        check,
+        "failed",
+        f"a chain above max_length={limit} was scored, so something was cut from it; fail with"
+        " kind too_long instead",
+    )
+
+
+def _order(spec: VerifierSpec, scores: Sequence[StepScores]) -> Finding:
+    check = "good above corrupted"
+    if any(score.failure is not None for score in scores):
+        return Finding(check, "skipped", "not every proof was scored")
+    values = [aggregate(spec.aggregation, score.values) or 0.0 for score in scores]
+    won = sum(good > bad for good, bad in zip(values[::2], values[1::2], strict=True))
+    seen = f"{won} of {len(_PROOFS)} right proofs score above the same with an error"
+    if 2 * won > len(_PROOFS):
+        return Finding(check, "ok", seen)
+    return Finding(
+        check,
+        "warning",
+        f"{seen}; the good and the bad label may be swapped, or head, mark or template are not the"
+        " model's (a weak model may fail too)",
+    )
+
+
+def _template(spec: VerifierSpec) -> Finding:
+    check, hash = "template", spec.provenance.get("template_hash")
+    if hash is None:
+        return Finding(check, "skipped", "no chat template is used")
+    date = spec.provenance.get("template_date")
+    printed = f"prints the fixed date {date}" if date else "prints no date"
+    return Finding(check, "ok", f"hash {hash}, {printed}")
