@@ -137,7 +137,13 @@ class PromptEncoder:
         Special tokens of the template become control tokens; the same characters typed in a
         question or an example stay plain text.
         """
-        contents = self._contents(question)
+        return self._encode_turns(self._contents(question))
+
+    def encode_answered(self, question: str, answer: str) -> list[int]:
+        """A question and its answer as ids, closed as the template closes a turn."""
+        return self._encode_turns([*self._contents(question), answer])
+
+    def _encode_turns(self, contents: Sequence[str]) -> list[int]:
         if not any(token in content for token in self._added for content in contents):
             return self._encode(self._assemble(contents))
         marks = [f"content{uuid.uuid4().hex}" for _ in contents]
@@ -164,13 +170,14 @@ class PromptEncoder:
         return [*(text for pair in self._format.examples for text in pair), question]
 
     def _assemble(self, contents: Sequence[str]) -> str:
-        """Render turns of user and assistant in alternation, the last one the user's."""
+        """Render turns of user and assistant in alternation; after a user's comes the prompt."""
         messages = [
             {"role": "assistant" if i % 2 else "user", "content": c} for i, c in enumerate(contents)
         ]
         if self._format.system:
             messages.insert(0, {"role": "system", "content": self._format.system})
-        text = self._render(messages, generate=True)
+        generate = bool(len(contents) % 2)
+        text = self._render(messages, generate=generate)
         if self._format.system and self._format.system.strip() not in text:
             raise ConfigurationError(
                 "format.system is set, but the chat template leaves it out; set format.template"
@@ -178,7 +185,7 @@ class PromptEncoder:
         if self._unwanted:
             text = text.removeprefix(self._unwanted)
             text = text if text.startswith(self._bos) else self._bos + text
-        return text + self._format.assistant_prefix
+        return text + self._format.assistant_prefix if generate else text
 
     def _render(self, messages: list[Message], *, generate: bool) -> str:
         try:

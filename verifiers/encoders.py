@@ -196,6 +196,16 @@ def checked_template(prompt: PromptEncoder, expected: str | None) -> Template:
     return Template(prompt.template_hash, prompt.printed_date)
 
 
+def end_of_turn(
+    tokenizer: PreTrainedTokenizerBase, system: str | None, template: str | None
+) -> tuple[int, ...]:
+    """Ids that a template writes behind an answer."""
+    prompt = prompt_encoder(tokenizer, system, template)
+    whole = prompt.encode_answered(_PROBE_QUESTION, "7")
+    answered = len(prompt.encode(_PROBE_QUESTION)) + len(Tokens(tokenizer, joined=True)("7"))
+    return tuple(whole[answered:])
+
+
 def _turns(format: StepFormat, tokenizer: PreTrainedTokenizerBase, tokens: Tokens) -> ChainEncoder:
     """Cut the template at the texts of its turns."""
     one, answer, two = (f"content{uuid.uuid4().hex}" for _ in range(3))

@@ -39,7 +39,8 @@ QWEN_TEMPLATE = (
 
 LLAMA_TEMPLATE = (
     "{{ bos_token }}{% if not date_string is defined %}"
-    "{% set date_string = strftime_now('%d %b %Y') %}{% endif %}{% if messages[0]['role'] == 'system' %}"
+    "{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+    "{% if messages[0]['role'] == 'system' %}"
     "{% set system = messages[0]['content'] | trim %}{% set messages = messages[1:] %}"
     "{% else %}{% set system = '' %}{% endif %}"
     "{{ '<|start_header_id|>system<|end_header_id|>\n\n' }}"
