@@ -67,6 +67,14 @@ def _parser() -> argparse.ArgumentParser:
     solve.add_argument("overrides", nargs="*", metavar="SETTING=VALUE", help="settings")
     solve.add_argument("--json", action="store_true", help="print one JSON object")
     solve.set_defaults(run=_solve)
+    check = commands.add_parser(
+        "check-verifier",
+        help="check that a verifier is fed and read as its model was trained",
+        description="Score probes with a verifier and say what came out: verifier=qwen_prm "
+        "verifier.model=PATH ... The exit status is 3 when its scores must not be used.",
+    )
+    check.add_argument("overrides", nargs="*", metavar="SETTING=VALUE", help="settings")
+    check.set_defaults(run=_check_verifier)
     return parser
 
 
@@ -92,6 +100,22 @@ def _solve(options: argparse.Namespace) -> int:
     if solution.stop in ("policy_failed", "verifier_failed"):
         return FAILED
     return OK if solution.answer is not None else NO_ANSWER
+
+
+def _check_verifier(options: argparse.Namespace) -> int:
+    from stepsearch.conf.build import build, load_config, require_complete
+    from stepsearch.verifiers.selfcheck import check
+
+    config = load_config(options.overrides)
+    require_complete(config, ("verifier",))
+    if "selfcheck" in config.verifier:
+        config.verifier.selfcheck = False  # here all of it is shown, also what fails
+    verifier = build(config, "verifier")
+    if verifier is None:
+        raise ConfigurationError("verifier=none: there is nothing to check; give verifier=...")
+    report = check(verifier)
+    print(report)
+    return OK if report.is_ok else FAILED
 
 
 def _watched(engine: Engine, question: str) -> Solution:

@@ -8,7 +8,8 @@ import hashlib
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -108,7 +109,7 @@ class ImplicitVerifier:
             },
         )
         if selfcheck:
-            self._check_self()
+            require(self)
 
     def count_tokens(self, chain: Chain) -> int:
         """Tokens that the newest steps add at both models, or of the prompt without steps."""
@@ -178,14 +179,15 @@ class ImplicitVerifier:
         )
         return (self.format.beta * (ours - theirs)).cumsum(0)
 
-    def _check_self(self) -> None:
-        """Score probes beside the caches, so that they neither use nor fill them."""
+    @contextmanager
+    def uncached(self) -> Iterator[ImplicitVerifier]:
+        """The same models without caches: what is scored neither uses nor fills them."""
         probe = copy.copy(self)
         probe._bodies = [body.uncached() for body in self._bodies]
         probe._sums = _Sums()
         probe._fails_when_too_long = False
         try:
-            require(probe)
+            yield probe
         finally:
             for body in probe._bodies:
                 body.runner.close()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -100,7 +101,7 @@ class OutcomeVerifier:
             },
         )
         if selfcheck:
-            self._check_self()
+            require(self)
 
     def count_tokens(self, chain: Chain) -> int:
         """Tokens of the whole input: a prefix of the chain has another input."""
@@ -146,12 +147,13 @@ class OutcomeVerifier:
                 return self._prompt.encode(self.format.request(question, solution))
             return self._prompt.encode_answered(question, solution)
 
-    def _check_self(self) -> None:
-        """Score probes beside the cache, so that they neither use nor fill it."""
+    @contextmanager
+    def uncached(self) -> Iterator[OutcomeVerifier]:
+        """The same model without its cache: what is scored neither uses nor fills it."""
         probe = copy.copy(self)
         probe._body = self._body.uncached()
         probe._fails_when_too_long = False
         try:
-            require(probe)
+            yield probe
         finally:
             probe._body.runner.close()

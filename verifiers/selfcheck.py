@@ -6,21 +6,22 @@ silent fault of a published pipeline. They cost seconds.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from stepsearch.search.aggregate import aggregate
 from stepsearch.search.contracts import StepScores, Verifier, VerifierSpec
 from stepsearch.search.errors import VerifierError
 from stepsearch.search.scores import checked
 from stepsearch.search.tree import Chain, Tree
 from stepsearch.search.types import Step
+from stepsearch.verifiers.findings import Finding, agree, counts, order, template, values
 
-Status = Literal["ok", "warning", "failed", "skipped"]
 _log = logging.getLogger(__name__)
 
 _QUESTION = "Tom has 3 boxes of 4 pens and gives 5 pens away. How many pens has he left?"
@@ -45,20 +46,6 @@ _PROOFS = (
 )
 
 
-class Finding(NamedTuple):
-    """What one check found.
-
-    Attributes:
-        check: what was checked.
-        status: `failed` means that scores must not be used; `warning` that they look odd.
-        detail: what was seen and, unless it is `ok`, what to do.
-    """
-
-    check: str
-    status: Status
-    detail: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What a self-check found, in the order of the checks."""
@@ -79,13 +66,19 @@ class Report:
         return "\n".join([*lines, f"{self.verifier} {verdict}"])
 
 
+@runtime_checkable
+class HasCache(Protocol):
+    """A verifier that can be used without what it remembers."""
+
+    def uncached(self) -> AbstractContextManager[Verifier]:
+        """The same verifier without its cache, until the context ends."""
+        ...
+
+
 class _Probe(NamedTuple):
     name: str
     question: str
     steps: tuple[str, ...]
-
-
-Ask = Callable[[Sequence[_Probe]], Awaitable[list[StepScores]]]
 
 
 async def selfcheck(verifier: Verifier) -> Report:
@@ -101,13 +94,13 @@ async def selfcheck(verifier: Verifier) -> Report:
     odd, proved = together[: len(probes)], together[len(probes) :]
     alone = [(await ask([probe]))[0] for probe in probes]
     findings = [
-        _counts(probes, odd),
-        _values(spec, together),
-        _agree("batched, padded", "alone and in a batch of unequal lengths", spec, alone, odd),
+        counts([probe.name for probe in probes], odd),
+        values(spec, together),
+        agree("batched, padded", "alone and in a batch of unequal lengths", spec, alone, odd),
         await _grows(verifier, proved[0]),
         await _length(verifier),
-        _order(spec, proved),
-        _template(spec),
+        order(spec, proved),
+        template(spec),
     ]
     return Report(verifier=spec.name, findings=tuple(findings))
 
@@ -118,10 +111,10 @@ def check(verifier: Verifier) -> Report:
     Raises:
         VerifierError: the verifier's backend failed for good.
     """
-    import asyncio
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: asyncio.run(selfcheck(verifier))).result()
+    # A cache would compare a number with itself.
+    bare = verifier.uncached() if isinstance(verifier, HasCache) else nullcontext(verifier)
+    with bare as probe, ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(selfcheck(probe))).result()
 
 
 def require(verifier: Verifier) -> None:
@@ -172,78 +165,6 @@ def _proof_probes() -> list[_Probe]:
     ]
 
 
-def _counts(probes: Sequence[_Probe], scores: Sequence[StepScores]) -> Finding:
-    check = "marks = steps"
-    short = 0
-    for probe, score in zip(probes, scores, strict=True):
-        if score.failure is None:
-            continue
-        if score.failure.kind == "too_long":
-            short += 1
-        elif score.failure.kind in ("not_a_number", "out_of_range"):
-            continue  # said below
-        else:
-            return Finding(
-                check,
-                "failed",
-                f"{probe.name}: {score.failure.kind}, {score.failure.message}; the mark is lost,"
-                " merged or doubled: insert it as ids and place its position per step",
-            )
-    if short == len(probes):
-        return Finding(check, "skipped", "every probe is above the length limit; raise max_length")
-    return Finding(check, "ok", f"with {', '.join(p.name for p in probes)}")
-
-
-def _values(spec: VerifierSpec, scores: Sequence[StepScores]) -> Finding:
-    check = f"finite, {spec.range}, not constant"
-    for score in scores:
-        if score.failure is not None and score.failure.kind in ("not_a_number", "out_of_range"):
-            return Finding(
-                check,
-                "failed",
-                f"{score.failure.message}; the head is not the one of this model, the declared"
-                " range is wrong, or float16 overflows",
-            )
-    values = [value for score in scores for value in score.values]
-    if not values:
-        return Finding(check, "skipped", "no probe was scored")
-    low, high = min(values), max(values)
-    seen = f"{len(values)} scores from {low:.4g} to {high:.4g}"
-    if high - low <= 1e-6 * max(1.0, abs(low)):
-        return Finding(
-            check,
-            "failed",
-            f"{seen}: all the same; the score is read from the wrong place or the wrong output,"
-            " or model and reference are the same",
-        )
-    return Finding(check, "ok", seen)
-
-
-def _agree(
-    check: str, what: str, spec: VerifierSpec, a: Sequence[StepScores], b: Sequence[StepScores]
-) -> Finding:
-    pairs = [
-        (x, y)
-        for one, other in zip(a, b, strict=True)
-        if one.failure is None and other.failure is None
-        for x, y in zip(one.values, other.values, strict=True)
-    ]
-    if not pairs:
-        return Finding(check, "skipped", "no probe was scored")
-    size = max(1.0, *(abs(x) for x, _ in pairs)) if spec.range == "unbounded" else 1.0
-    apart = max(abs(x - y) for x, y in pairs) / size
-    # Half precision rounds differently in every shape of a batch.
-    allowed = 1e-4 if spec.provenance.get("dtype", "float32") == "float32" else 5e-2
-    if apart <= allowed:
-        return Finding(check, "ok", f"{what} differ by {apart:.1e}")
-    return Finding(
-        check,
-        "failed",
-        f"{what} differ by {apart:.1e}, more than {allowed:.0e}: padding or what stands beside a"
-        " chain leaks into it; pass an attention mask, pad on the right and index by position",
-    )
-
-
 async def _grows(verifier: Verifier, whole: StepScores) -> Finding:
     check, spec = "incremental", verifier.spec
     if not spec.incremental or spec.kind != "step":
@@ -256,7 +177,7 @@ async def _grows(verifier: Verifier, whole: StepScores) -> Finding:
         return Finding(check, "skipped", "no probe was scored")
     values = tuple(score.values[-1] for score in grown)
     what = "step by step and at once"
-    return _agree(check, what, spec, [StepScores(values=values)], [whole])
+    return agree(check, what, spec, [StepScores(values=values)], [whole])
 
 
 async def _length(verifier: Verifier) -> Finding:
@@ -272,29 +193,3 @@ async def _length(verifier: Verifier) -> Finding:
         f"a chain above max_length={limit} was scored, so something was cut from it; fail with"
         " kind too_long instead",
     )
-
-
-def _order(spec: VerifierSpec, scores: Sequence[StepScores]) -> Finding:
-    check = "good above corrupted"
-    if any(score.failure is not None for score in scores):
-        return Finding(check, "skipped", "not every proof was scored")
-    values = [aggregate(spec.aggregation, score.values) or 0.0 for score in scores]
-    won = sum(good > bad for good, bad in zip(values[::2], values[1::2], strict=True))
-    seen = f"{won} of {len(_PROOFS)} right proofs score above the same with an error"
-    if 2 * won > len(_PROOFS):
-        return Finding(check, "ok", seen)
-    return Finding(
-        check,
-        "warning",
-        f"{seen}; the good and the bad label may be swapped, or head, mark or template are not the"
-        " model's (a weak model may fail too)",
-    )
-
-
-def _template(spec: VerifierSpec) -> Finding:
-    check, hash = "template", spec.provenance.get("template_hash")
-    if hash is None:
-        return Finding(check, "skipped", "no chat template is used")
-    date = spec.provenance.get("template_date")
-    printed = f"prints the fixed date {date}" if date else "prints no date"
-    return Finding(check, "ok", f"hash {hash}, {printed}")

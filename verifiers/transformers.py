@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -97,7 +98,7 @@ class TransformersVerifier:
             },
         )
         if selfcheck:
-            self._check_self()
+            require(self)
 
     @classmethod
     def declare(
@@ -144,12 +145,13 @@ class TransformersVerifier:
             return too_long(len(encoded.ids), self._max_length)
         return encoded
 
-    def _check_self(self) -> None:
-        """Score probes beside the cache, so that they neither use nor fill it."""
+    @contextmanager
+    def uncached(self) -> Iterator[TransformersVerifier]:
+        """The same model without its cache: what is scored neither uses nor fills it."""
         probe = copy.copy(self)
         probe._body = self._body.uncached()
         probe._fails_when_too_long = False
         try:
-            require(probe)
+            yield probe
         finally:
             probe._body.runner.close()

@@ -1,0 +1,128 @@
+"""What the scores of probes say about a verifier: the single judgements of a self-check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from stepsearch.search.aggregate import aggregate
+from stepsearch.search.contracts import StepScores, VerifierSpec
+
+Status = Literal["ok", "warning", "failed", "skipped"]
+
+
+class Finding(NamedTuple):
+    """What one check found.
+
+    Attributes:
+        check: what was checked.
+        status: `failed` means that scores must not be used; `warning` that they look odd.
+        detail: what was seen and, unless it is `ok`, what to do.
+    """
+
+    check: str
+    status: Status
+    detail: str
+
+
+def counts(names: Sequence[str], scores: Sequence[StepScores]) -> Finding:
+    """Every probe has the scores that its chain asks for; a lost mark shows as a failure."""
+    check = "marks = steps"
+    short = 0
+    for name, score in zip(names, scores, strict=True):
+        if score.failure is None:
+            continue
+        if score.failure.kind == "too_long":
+            short += 1
+        elif score.failure.kind in ("not_a_number", "out_of_range"):
+            continue  # said below
+        else:
+            return Finding(
+                check,
+                "failed",
+                f"{name}: {score.failure.kind}, {score.failure.message}; the mark is lost,"
+                " merged or doubled: insert it as ids and place its position per step",
+            )
+    if short == len(names):
+        return Finding(check, "skipped", "every probe is above the length limit; raise max_length")
+    return Finding(check, "ok", f"with {', '.join(names)}")
+
+
+def values(spec: VerifierSpec, scores: Sequence[StepScores]) -> Finding:
+    """Scores are finite, in the declared range, and not all the same."""
+    check = f"finite, {spec.range}, not constant"
+    for score in scores:
+        if score.failure is not None and score.failure.kind in ("not_a_number", "out_of_range"):
+            return Finding(
+                check,
+                "failed",
+                f"{score.failure.message}; the head is not the one of this model, the declared"
+                " range is wrong, or float16 overflows",
+            )
+    found = [value for score in scores for value in score.values]
+    if not found:
+        return Finding(check, "skipped", "no probe was scored")
+    low, high = min(found), max(found)
+    seen = f"{len(found)} scores from {low:.4g} to {high:.4g}"
+    if high - low <= 1e-6 * max(1.0, abs(low)):
+        return Finding(
+            check,
+            "failed",
+            f"{seen}: all the same; the score is read from the wrong place or the wrong output,"
+            " or model and reference are the same",
+        )
+    return Finding(check, "ok", seen)
+
+
+def agree(
+    check: str, what: str, spec: VerifierSpec, a: Sequence[StepScores], b: Sequence[StepScores]
+) -> Finding:
+    """Two ways of scoring the same chains come to the same."""
+    pairs = [
+        (x, y)
+        for one, other in zip(a, b, strict=True)
+        if one.failure is None and other.failure is None
+        for x, y in zip(one.values, other.values, strict=True)
+    ]
+    if not pairs:
+        return Finding(check, "skipped", "no probe was scored")
+    size = max(1.0, *(abs(x) for x, _ in pairs)) if spec.range == "unbounded" else 1.0
+    apart = max(abs(x - y) for x, y in pairs) / size
+    # Half precision rounds differently in every shape of a batch, and a sharp head magnifies it.
+    allowed = 1e-3 if spec.provenance.get("dtype", "float32") == "float32" else 5e-2
+    if apart <= allowed:
+        return Finding(check, "ok", f"{what} differ by {apart:.1e}")
+    return Finding(
+        check,
+        "failed",
+        f"{what} differ by {apart:.1e}, more than {allowed:.0e}: padding or what stands beside a"
+        " chain leaks into it; pass an attention mask, pad on the right and index by position",
+    )
+
+
+def order(spec: VerifierSpec, scores: Sequence[StepScores]) -> Finding:
+    """Right proofs score above corrupted ones; `scores` are good, bad, good, bad and so on."""
+    check = "good above corrupted"
+    if any(score.failure is not None for score in scores):
+        return Finding(check, "skipped", "not every proof was scored")
+    values = [aggregate(spec.aggregation, score.values) or 0.0 for score in scores]
+    won = sum(good > bad for good, bad in zip(values[::2], values[1::2], strict=True))
+    seen = f"{won} of {len(scores) // 2} right proofs score above the same with an error"
+    if 4 * won > len(scores):
+        return Finding(check, "ok", seen)
+    return Finding(
+        check,
+        "warning",
+        f"{seen}; the good and the bad label may be swapped, or head, mark or template are not the"
+        " model's (a weak model may fail too)",
+    )
+
+
+def template(spec: VerifierSpec) -> Finding:
+    """Which chat template is in use, and whether it prints a date."""
+    check, hash = "template", spec.provenance.get("template_hash")
+    if hash is None:
+        return Finding(check, "skipped", "no chat template is used")
+    date = spec.provenance.get("template_date")
+    printed = f"prints the fixed date {date}" if date else "prints no date"
+    return Finding(check, "ok", f"hash {hash}, {printed}")
