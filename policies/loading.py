@@ -145,11 +145,21 @@ def load_model(source: Source, device: torch.device, dtype: torch.dtype) -> Caus
         has_head = any(a.endswith(("ForCausalLM", "LMHeadModel")) for a in architectures)
         loader: Any = AutoModelForCausalLM if has_head else AutoModel
         with _quietly():
-            model = loader.from_pretrained(
-                source.location, revision=revision, dtype=dtype, trust_remote_code=False
+            model, report = loader.from_pretrained(
+                source.location,
+                revision=revision,
+                dtype=dtype,
+                trust_remote_code=False,
+                output_loading_info=True,
             )
     except (OSError, ValueError, KeyError) as error:
         raise _not_found(source, "model", error) from error
+    if missing := sorted(report["missing_keys"]):
+        raise ModelNotFoundError(
+            f"model={source.name}: {source.location} lacks {len(missing)} weights of a"
+            f" {type(model).__name__}, {missing[0]} among them, which would be random numbers; the"
+            " files are not complete, or name their weights otherwise"
+        )
     return CausalModel(model.to(device), source.name, lambda: _hash(source))
 
 

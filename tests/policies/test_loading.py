@@ -181,3 +181,12 @@ def test_a_body_without_head_encodes_but_does_not_sample(tmp_path: Path) -> None
     )
     with pytest.raises(ConfigurationError, match="no language-model head"):
         runner.model.require_head()
+
+
+def test_weights_that_are_missing_are_never_random(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(ModelNotFoundError, match=r"lacks 1 weights .*layers\.1\.mlp\.up_proj"):
+        shared_runner(folder, device="cpu")
