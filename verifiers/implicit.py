@@ -111,6 +111,20 @@ class ImplicitVerifier:
         if selfcheck:
             require(self)
 
+    @classmethod
+    def declare(
+        cls, *, format: ImplicitFormat | Mapping[str, Any], name: str = "prm", **_: Any
+    ) -> VerifierSpec:
+        """What the scores mean, told by the format alone; the other settings do not matter."""
+        if not isinstance(format, ImplicitFormat):
+            format = ImplicitFormat.from_mapping(format)
+        return VerifierSpec(
+            name=name,
+            range="unbounded",
+            aggregation=format.aggregation,
+            threshold=format.threshold,
+        )
+
     def count_tokens(self, chain: Chain) -> int:
         """Tokens that the newest steps add at both models, or of the prompt without steps."""
         encoded = self.encode(chain)

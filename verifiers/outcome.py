@@ -103,6 +103,17 @@ class OutcomeVerifier:
         if selfcheck:
             require(self)
 
+    @classmethod
+    def declare(
+        cls, *, format: OutcomeFormat | Mapping[str, Any], name: str = "orm", **_: Any
+    ) -> VerifierSpec:
+        """What the scores mean, told by the format alone; the other settings do not matter."""
+        if not isinstance(format, OutcomeFormat):
+            format = OutcomeFormat.from_mapping(format)
+        return VerifierSpec(
+            name=name, kind="outcome", range=format.head.range, threshold=format.threshold
+        )
+
     def count_tokens(self, chain: Chain) -> int:
         """Tokens of the whole input: a prefix of the chain has another input."""
         ids = self.encode(chain)

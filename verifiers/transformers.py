@@ -107,7 +107,12 @@ class TransformersVerifier:
         """What the scores mean, told by the format alone; the other settings do not matter."""
         if not isinstance(format, StepFormat):
             format = StepFormat.from_mapping(format)
-        return VerifierSpec(name=name, aggregation=format.aggregation, threshold=format.threshold)
+        return VerifierSpec(
+            name=name,
+            range=format.head.range,
+            aggregation=format.aggregation,
+            threshold=format.threshold,
+        )
 
     def count_tokens(self, chain: Chain) -> int:
         """Tokens that the newest steps add, or of the prompt when there are no steps."""

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from support.families import (
     head_of,
     save_causal,
@@ -22,6 +21,7 @@ from support.families import (
     save_qwen_head,
     save_value_head,
 )
+from support.formats import shipped_format, shipped_model
 from support.tokenizers import llama_tokenizer, mistral_tokenizer, qwen_tokenizer
 from transformers import (
     AutoModelForCausalLM,
@@ -30,14 +30,12 @@ from transformers import (
     Qwen2Model,
 )
 
-from stepsearch.conf.build import load_config
 from stepsearch.search.contracts import StepScores, Verifier
 from stepsearch.search.tree import Chain, Tree
 from stepsearch.search.types import Step
 from stepsearch.verifiers.transformers import TransformersVerifier
 
 QWEN_SYSTEM = r"Please reason step by step, and put your final answer within \boxed{}."
-TINY_IDS = {"mark_ids": None}
 
 Protocol = Callable[[str, Sequence[str]], float]
 
@@ -52,12 +50,10 @@ class Family(NamedTuple):
 
 def format_of(option: str, **changes: Any) -> dict[str, Any]:
     """The shipped format, with the ids of a tiny tokenizer instead of the real ones."""
-    found = OmegaConf.to_container(load_config([f"verifier={option}"]).verifier.format)
-    assert isinstance(found, dict)
-    head = dict(found["head"])
+    head = shipped_format(option)["head"]
     if "ids" in head:
         head["ids"] = None
-    return {str(k): v for k, v in found.items()} | TINY_IDS | {"head": head} | changes
+    return shipped_format(option, mark_ids=None, head=head) | changes
 
 
 def _qwen_hidden(folder: Path) -> Callable[[Any], Any]:
@@ -318,6 +314,13 @@ def test_no_distinct_token_is_computed_twice(setup: Setup) -> None:
     assert setup.verifier.spec.incremental
 
 
+def test_the_declared_range_is_the_loaded_one(setup: Setup) -> None:
+    spec = setup.verifier.spec
+    declared = TransformersVerifier.declare(format=setup.verifier.format)
+    assert (declared.range, declared.aggregation) == (spec.range, spec.aggregation)
+    assert (spec.range == "signed") is (setup.verifier.format.name == "pure_prm")
+
+
 @pytest.mark.parametrize(
     ("sibling", "family", "differs"),
     [
@@ -327,6 +330,6 @@ def test_no_distinct_token_is_computed_twice(setup: Setup) -> None:
     ],
 )
 def test_siblings_share_a_format(sibling: str, family: str, differs: set[str]) -> None:
-    one, other = (load_config([f"verifier={name}"]).verifier for name in (sibling, family))
-    assert one.model != other.model
-    assert {key for key in one.format if one.format[key] != other.format[key]} == differs
+    assert shipped_model(sibling) != shipped_model(family)
+    one, other = shipped_format(sibling), shipped_format(family)
+    assert {key for key in one if one[key] != other[key]} == differs

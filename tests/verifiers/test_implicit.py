@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from support.families import save_causal, save_classifier, save_tuned
+from support.formats import shipped_format
 from support.tokenizers import llama_tokenizer, qwen_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from stepsearch.conf.build import load_config
 from stepsearch.search.contracts import StepScores, Verifier
 from stepsearch.search.errors import ConfigurationError, VerifierError
 from stepsearch.search.tree import Chain, Tree
@@ -27,9 +26,7 @@ BETA = 0.05
 
 
 def format_of(**changes: Any) -> dict[str, Any]:
-    found = OmegaConf.to_container(load_config(["verifier=eurus_prm"]).verifier.format)
-    assert isinstance(found, dict)
-    return {str(k): v for k, v in found.items()} | {"beta": BETA} | changes
+    return shipped_format("eurus_prm", beta=BETA) | changes
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +162,8 @@ def test_a_wrong_reference_is_refused(folders: tuple[Path, Path], tmp_path: Path
 def test_spec_names_both_models(verifier: ImplicitVerifier, folders: tuple[Path, Path]) -> None:
     provenance = verifier.spec.provenance
     assert (verifier.spec.range, verifier.spec.incremental) == ("unbounded", True)
+    declared = ImplicitVerifier.declare(format=verifier.format, model="not loaded")
+    assert (declared.range, declared.aggregation) == ("unbounded", "min")
     assert provenance["model_hash"] != provenance["reference"]["model_hash"]
     assert 0.05 < provenance["reference_distance"] < 0.2
 

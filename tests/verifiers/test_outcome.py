@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from support.families import (
     head_of,
     save_causal,
@@ -18,6 +17,7 @@ from support.families import (
     save_llama_classifier,
     save_qwen_head,
 )
+from support.formats import shipped_format
 from support.tokenizers import llama_tokenizer, qwen_tokenizer
 from transformers import (
     AutoModelForCausalLM,
@@ -26,7 +26,6 @@ from transformers import (
     Qwen2Model,
 )
 
-from stepsearch.conf.build import load_config
 from stepsearch.search.contracts import StepScores, Verifier
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.scores import checked
@@ -44,14 +43,12 @@ JUDGE = (
 
 
 def format_of(option: str, **changes: Any) -> dict[str, Any]:
-    found = OmegaConf.to_container(load_config([f"verifier={option}"]).verifier.format)
-    assert isinstance(found, dict)
-    head = dict(found["head"])
+    head = shipped_format(option)["head"]
     if "ids" in head:
         head["ids"] = None
     if head.get("good_token") == "Yes":  # not tokens of so small a vocabulary
         head |= {"good_token": "+", "bad_token": "-"}
-    return {str(k): v for k, v in found.items()} | {"head": head} | changes
+    return shipped_format(option, head=head) | changes
 
 
 def _turns(system: str | None, question: str, solution: str) -> list[dict[str, str]]:
@@ -196,6 +193,8 @@ def test_spec_says_what_the_number_is(setup: Setup) -> None:
     assert spec.kind == "outcome"
     assert spec.range == ("probability" if is_probability else "unbounded")
     assert spec.provenance["template_hash"]
+    declared = OutcomeVerifier.declare(format=setup.verifier.format, model="not loaded")
+    assert (declared.name, declared.kind, declared.range) == (spec.name, spec.kind, spec.range)
 
 
 def test_too_long_is_a_failure_and_never_cut(made: Callable[[str], Setup]) -> None:

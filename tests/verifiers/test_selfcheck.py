@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from support.families import (
     HIDDEN,
     head_of,
@@ -23,10 +22,10 @@ from support.families import (
     save_classifier,
     save_qwen_head,
 )
+from support.formats import shipped_format
 from support.tokenizers import QWEN_TEMPLATE, llama_tokenizer, qwen_tokenizer
 
 from stepsearch.cli import main
-from stepsearch.conf.build import load_config
 from stepsearch.search.contracts import StepScores, VerifierSpec
 from stepsearch.search.errors import VerifierError
 from stepsearch.search.tree import Chain, Tree
@@ -128,9 +127,7 @@ def test_it_runs_inside_a_running_loop() -> None:
 
 
 def format_of(option: str, **changes: Any) -> dict[str, Any]:
-    found = OmegaConf.to_container(load_config([f"verifier={option}"]).verifier.format)
-    assert isinstance(found, dict)
-    return {str(k): v for k, v in found.items()} | {"mark_ids": None} | changes
+    return shipped_format(option, mark_ids=None) | changes
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +206,7 @@ def test_swapped_labels_are_a_warning(
     taught = copy_of(folder, tmp_path / "again")  # a runner keeps the weights it has read
     head = format_of("qwen_prm")["head"]
     with caplog.at_level(logging.WARNING):
+        caplog.clear()  # the untaught model was warned of, too
         load(taught)
         assert caplog.text == ""
         load(taught, head=head | {"good": 0})

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
+from support.formats import shipped_format
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 
-from stepsearch.conf.build import load_config
 from stepsearch.search.contracts import StepScores, Verifier
 from stepsearch.search.errors import ConfigurationError, ModelNotFoundError, VerifierError
 from stepsearch.search.tree import Chain, Tree
@@ -29,9 +28,7 @@ QUESTION = "There are 12 eggs and 3 are eaten. How many are left?"
 
 
 def format_of(name: str, **changes: Any) -> dict[str, Any]:
-    mapping = OmegaConf.to_container(load_config([f"verifier={name}"]).verifier.format)
-    assert isinstance(mapping, dict)
-    return {str(key): value for key, value in mapping.items()} | changes
+    return shipped_format(name, **changes)
 
 
 class Setup(NamedTuple):
