@@ -20,9 +20,9 @@ from stepsearch.policies.loading import (
 )
 from stepsearch.search.contracts import ScoreFailure, StepScores
 from stepsearch.search.errors import ConfigurationError, PolicyError, VerifierError
-from stepsearch.verifiers.encoders import token_ids
 from stepsearch.verifiers.formats.readout import HeadFormat, TokensFormat
 from stepsearch.verifiers.heads import Head, read_head, token_head
+from stepsearch.verifiers.tokens import token_ids
 
 
 class Body:

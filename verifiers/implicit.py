@@ -21,9 +21,10 @@ from stepsearch.search.contracts import ScoreFailure, StepScores, VerifierSpec
 from stepsearch.search.errors import VerifierError
 from stepsearch.search.tree import Chain
 from stepsearch.verifiers.body import Body, check_on_too_long, raise_too_long, scored, too_long
-from stepsearch.verifiers.encoders import Tokens, checked_template, end_of_turn, prompt_encoder
+from stepsearch.verifiers.encoders import checked_template, end_of_turn, prompt_encoder
 from stepsearch.verifiers.formats.implicit import AnswerEncoder, EncodedAnswer, ImplicitFormat
 from stepsearch.verifiers.selfcheck import require
+from stepsearch.verifiers.tokens import Tokens
 
 _MAX_SUMS = 1 << 15
 _MAX_LOGITS = 256
