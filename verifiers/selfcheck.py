@@ -24,6 +24,9 @@ from stepsearch.verifiers.findings import Finding, agree, counts, order, templat
 
 _log = logging.getLogger(__name__)
 
+_ALONE = 2
+"""Probes that are scored once more by themselves; more would cost seconds and show the same."""
+
 _QUESTION = "Tom has 3 boxes of 4 pens and gives 5 pens away. How many pens has he left?"
 _GOOD = ("There are 3 * 4 = 12 pens in the boxes.", "He keeps 12 - 5 = 7 pens.", "The answer is 7.")
 _ODD = {
@@ -92,11 +95,13 @@ async def selfcheck(verifier: Verifier) -> Report:
     probes, proofs = _odd_probes(spec), _proof_probes()
     together = await ask([*probes, *proofs])
     odd, proved = together[: len(probes)], together[len(probes) :]
-    alone = [(await ask([probe]))[0] for probe in probes]
+    alone = [(await ask([probe]))[0] for probe in probes[:_ALONE]]
     findings = [
         counts([probe.name for probe in probes], odd),
         values(spec, together),
-        agree("batched, padded", "alone and in a batch of unequal lengths", spec, alone, odd),
+        agree(
+            "batched, padded", "alone and in a batch of unequal lengths", spec, alone, odd[:_ALONE]
+        ),
         await _grows(verifier, proved[0]),
         await _length(verifier),
         order(spec, proved),
