@@ -276,8 +276,8 @@ class Session:
 
         One that the budget does not cover now, or that follows one that waits, is sent only when it
         is its turn; so is every one where scores are paid from the same limit as samples, since
-        what later ones reserve would be missing or not, as timing has it. When it fails or is cancelled, what has
-        arrived enters all the same: it was paid for, and may hold the answer.
+        what later ones reserve would be missing or not, as timing has it. When it fails or is
+        cancelled, what has arrived enters all the same: it was paid for, and may hold the answer.
         """
         previous, turn = self._last_turn, asyncio.get_running_loop().create_future()
         self._last_turn = turn
