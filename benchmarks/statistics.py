@@ -1,0 +1,128 @@
+"""How sure a comparison is: paired bootstrap over problems, McNemar's test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A value with its confidence interval.
+
+    Attributes:
+        value: the estimate from the problems as they are; NaN when no problem was decided.
+        low, high: the percentile interval.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """What a method achieved on every problem; columns are settings, such as numbers of samples.
+
+    Attributes:
+        right: probability of a right answer, shape (problems, columns).
+        undecided: probability of an answer that could not be graded, same shape. It is neither
+            right nor wrong: accuracy is right / (1 - undecided), summed over problems.
+    """
+
+    right: Floats
+    undecided: Floats
+
+    def accuracy(self) -> Floats:
+        """Accuracy of each column, shape (columns,)."""
+        return _ratio(self.right.sum(axis=0), (1 - self.undecided).sum(axis=0))
+
+
+class PairedBootstrap:
+    """Resamples problems; the same resamples serve every method, so that differences are paired.
+
+    Efron and Tibshirani 1993, percentile intervals. What is resampled is the problem: samples of
+    one problem are not independent.
+
+    Args:
+        num_problems: how many problems there are.
+        num_resamples: how many times they are drawn.
+        seed: of the draws.
+        confidence: of the intervals.
+    """
+
+    def __init__(
+        self,
+        num_problems: int,
+        *,
+        num_resamples: int = 10_000,
+        seed: int = 0,
+        confidence: float = 0.95,
+    ) -> None:
+        if num_problems < 1:
+            raise ValueError(f"num_problems={num_problems} must be at least 1")
+        rng = np.random.default_rng(seed)
+        share = np.full(num_problems, 1 / num_problems)
+        self._counts = rng.multinomial(num_problems, share, size=num_resamples).astype(np.float64)
+        self._quantiles = ((1 - confidence) / 2, (1 + confidence) / 2)
+
+    def accuracy(self, outcomes: Outcomes) -> list[Estimate]:
+        """The accuracy of each column with its interval."""
+        return self._estimates(outcomes.accuracy(), self._resampled(outcomes))
+
+    def difference(self, a: Outcomes, b: Outcomes) -> list[Estimate]:
+        """Accuracy of `a` minus that of `b`, column by column."""
+        resampled = self._resampled(a) - self._resampled(b)
+        return self._estimates(a.accuracy() - b.accuracy(), resampled)
+
+    def mean(self, values: Floats) -> Estimate:
+        """The mean of one number per problem."""
+        [estimate] = self._estimates(
+            values.mean(keepdims=True), self._counts @ values[:, None] / len(values)
+        )
+        return estimate
+
+    def _resampled(self, outcomes: Outcomes) -> Floats:
+        decided = self._counts @ (1 - outcomes.undecided)
+        return _ratio(self._counts @ outcomes.right, decided)
+
+    def _estimates(self, values: Floats, resampled: Floats) -> list[Estimate]:
+        with np.errstate(invalid="ignore"):
+            low, high = np.quantile(resampled, self._quantiles, axis=0)
+        return [
+            Estimate(value=float(v), low=float(a), high=float(b))
+            for v, a, b in zip(values, low, high, strict=True)
+        ]
+
+
+def _ratio(top: Floats, bottom: Floats) -> Floats:
+    result: Floats = np.divide(top, bottom, out=np.full(top.shape, np.nan), where=bottom > 0)
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McNemar:
+    """An exact test whether two methods are right equally often on the same problems.
+
+    Attributes:
+        only_a: problems that only the first method solved.
+        only_b: problems that only the second one solved.
+        p: two-sided p-value, binomial, without correction for many comparisons.
+    """
+
+    only_a: int
+    only_b: int
+    p: float
+
+
+def mcnemar(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> McNemar:
+    """McNemar 1947 in its exact form: of the problems on which they differ, half each by chance."""
+    only_a, only_b = int((a & ~b).sum()), int((b & ~a).sum())
+    n = only_a + only_b
+    tail = sum(comb(n, i) for i in range(min(only_a, only_b) + 1))
+    return McNemar(only_a=only_a, only_b=only_b, p=min(1.0, 2 * tail / 2**n))
