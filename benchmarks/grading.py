@@ -1,0 +1,110 @@
+"""Right, wrong or unknown: grading that names its grader and counts what it could not decide."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+from stepsearch.search.canonical import canonical, is_bracketed, is_prose, normalize, parse_number
+from stepsearch.search.canonical import split_list as split
+from stepsearch.search.equality_pool import WorkerPool
+from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.provenance import version
+from stepsearch.search.task import MathTask, Task
+from stepsearch.search.types import Problem
+
+_log = logging.getLogger(__name__)
+MIN_EXTRACTION_RATE = 0.8
+
+
+class Grader:
+    """Compares answers with gold answers.
+
+    Mathematics is compared in processes that can be killed, so that no answer can hang a run. What
+    could not be decided is None: neither right nor wrong.
+
+    Args:
+        task: extracts and compares answers.
+
+    Attributes:
+        name: the grader and its version, to be stored with every result.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        decides = task.grader if isinstance(task, MathTask) else task.name
+        self.name = f"stepsearch {version()} {decides}"
+
+    def right(self, answer: str | None, gold: str) -> bool | None:
+        """Whether an extracted answer is right; no answer is wrong, None is unknown."""
+        return False if answer is None else self.task.equal(answer, gold)
+
+    def can_grade(self, gold: str | None) -> bool:
+        """Whether anything can equal this gold answer; if not, its problem has to be left out."""
+        if gold is None or not gold.strip():
+            return False
+        if isinstance(self.task, MathTask):
+            return bool(canonical(gold)) and _is_mathematics(normalize(gold))
+        return self.task.equal(gold, gold) is True
+
+
+@cache
+def _parser() -> WorkerPool:
+    return WorkerPool(num_workers=1, timeout=10.0)
+
+
+def _is_mathematics(text: str) -> bool:
+    """Whether a normal form can be read: as a number, as words, or by math-verify."""
+    inner = text.strip("()[]") if is_bracketed(text) and not text.startswith("\\") else text
+    if all(parse_number(part) is not None or is_prose(part) for part in split(inner)):
+        return True
+    return _parser().compare(text, text) is True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradable:
+    """Problems split by whether their gold answer can be graded.
+
+    Attributes:
+        problems: those that can.
+        excluded: ids of those that cannot; they are in no figure.
+    """
+
+    problems: tuple[Problem, ...]
+    excluded: tuple[str, ...]
+
+
+def gradable(problems: Iterable[Problem], grader: Grader) -> Gradable:
+    """Leave out the problems whose gold answer cannot be read; they would count as wrong.
+
+    Raises:
+        ConfigurationError: no gold answer can be read.
+    """
+    kept, excluded = [], []
+    for problem in problems:
+        if grader.can_grade(problem.answer):
+            kept.append(problem)
+        else:
+            excluded.append(problem.id)
+    if not kept:
+        raise ConfigurationError(
+            f"none of the {len(excluded)} gold answers can be read as task={grader.task.name!r}; "
+            "check benchmark.answer and task"
+        )
+    if excluded:
+        _log.warning(
+            "%d gold answers cannot be read; left out: %s", len(excluded), ", ".join(excluded[:5])
+        )
+    return Gradable(problems=tuple(kept), excluded=tuple(excluded))
+
+
+def extraction_alarm(num_answers: int, num_samples: int) -> str | None:
+    """A warning when so few samples held an answer that accuracy says little; else None."""
+    if num_samples == 0 or num_answers >= MIN_EXTRACTION_RATE * num_samples:
+        return None
+    return (
+        f"only {num_answers} of {num_samples} samples ({num_answers / num_samples:.0%}) hold an "
+        "answer that can be read; check the task, the prompt format and the token limits"
+    )
