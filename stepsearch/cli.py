@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from stepsearch import rerank
 from stepsearch.search.errors import ConfigurationError, StepsearchError
 from stepsearch.search.provenance import version
 from stepsearch.show import render
@@ -75,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("overrides", nargs="*", metavar="SETTING=VALUE", help="settings")
     check.set_defaults(run=_check_verifier)
+    rerank.add_parser(commands)
     return parser
 
 

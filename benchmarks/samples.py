@@ -1,0 +1,206 @@
+"""Finished samples with their scores, from sample files or from our own traces."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepsearch.benchmarks.datasets import as_text
+from stepsearch.search.aggregate import chain_scores
+from stepsearch.search.contracts import Aggregation, Range
+from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.select import candidates
+from stepsearch.search.task import Task
+from stepsearch.search.trace import Trace, decode
+from stepsearch.search.types import Problem
+
+_log = logging.getLogger(__name__)
+
+Scores = tuple[float, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Sample:
+    """One finished solution.
+
+    Attributes:
+        steps: its text, cut into steps.
+        answer: the extracted answer; None when it holds none.
+        scores: a verifier's scores by step, or one score; None where scoring failed.
+    """
+
+    steps: tuple[str, ...]
+    answer: str | None
+    scores: dict[str, Scores | None]
+
+    @property
+    def text(self) -> str:
+        """The whole solution."""
+        return "".join(self.steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledProblem:
+    """A problem with its samples."""
+
+    problem: Problem
+    samples: list[Sample]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreSource:
+    """What is known about the scores of one verifier.
+
+    Attributes:
+        aggregation: how step scores become one number by default.
+        range: what numbers they are.
+    """
+
+    aggregation: Aggregation = "last"
+    range: Range = "probability"
+
+
+@dataclass(slots=True, kw_only=True)
+class SampleSet:
+    """All samples of a file.
+
+    Attributes:
+        problems: the problems.
+        sources: verifiers by name.
+        is_tree_search: some samples come from a search in which they depend on one another.
+    """
+
+    problems: list[SampledProblem]
+    sources: dict[str, ScoreSource] = field(default_factory=dict)
+    is_tree_search: bool = False
+
+
+def read_samples(path: Path, task: Task, separator: str = "\n") -> SampleSet:
+    """Read a file with one problem per line.
+
+    A line is a trace, or `{"id", "problem", "answer", "samples": [{"text", "scores"}]}`, where
+    `scores` maps names of verifiers to a number or a list with one number per step.
+
+    Args:
+        path: the file.
+        task: extracts the answers.
+        separator: ends a step of a sample's text.
+
+    Raises:
+        ConfigurationError: the file does not exist, is empty, or a line is neither.
+        TraceError: a trace is of another version.
+    """
+    found = SampleSet(problems=[])
+    for number, data in _lines(path):
+        try:
+            if "tree" in data:
+                found.problems.append(_from_trace(decode(json.dumps(data)), task, found))
+            else:
+                found.problems.append(_from_row(data, task, separator))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+            raise ConfigurationError(f"{path}, line {number}: {reason}") from error
+    if not found.problems:
+        raise ConfigurationError(f"{path} holds no samples")
+    _require_distinct(path, found)
+    for name in {name for p in found.problems for s in p.samples for name in s.scores}:
+        found.sources.setdefault(name, ScoreSource(range=_observed_range(name, found)))
+    return found
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    if not path.is_file():
+        raise ConfigurationError(f"cannot read the samples in {str(path)!r}: there is no such file")
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                data = json.loads(line)
+            except ValueError as error:
+                if line.endswith(b"\n") and b'"tree"' not in line:
+                    raise ConfigurationError(f"{path}, line {number}: {error}") from error
+                _log.warning("%s: line %d is cut short and left out", path, number)
+                continue
+            if not isinstance(data, dict):
+                raise ConfigurationError(f"{path}, line {number}: not a JSON object")
+            yield number, data
+
+
+def _from_row(row: Mapping[str, Any], task: Task, separator: str) -> SampledProblem:
+    samples = [
+        Sample(
+            steps=split_steps(sample["text"], separator),
+            answer=task.extract(sample["text"]),
+            scores={name: as_scores(given) for name, given in sample.get("scores", {}).items()},
+        )
+        for sample in row["samples"]
+    ]
+    problem = Problem(text=row["problem"], id=str(row["id"]), answer=as_text(row["answer"]))
+    return SampledProblem(problem=problem, samples=samples)
+
+
+def _from_trace(trace: Trace, task: Task, found: SampleSet) -> SampledProblem:
+    tree = trace.tree
+    samples = [
+        Sample(
+            steps=tuple(tree.chain(candidate.node).texts),
+            answer=candidate.answer,
+            scores={name: chain_scores(tree, candidate.node, name) for name in tree.scores},
+        )
+        for candidate in candidates(tree, task, lambda node: None)
+    ]
+    verifier = trace.provenance.get("verifier")
+    if verifier is not None:
+        found.sources[verifier["name"]] = ScoreSource(
+            aggregation=trace.provenance["aggregation"], range=verifier["range"]
+        )
+    strategy = str(trace.provenance.get("strategy", {}).get("class", ""))
+    found.is_tree_search |= not strategy.endswith((".BestOfN", ".Greedy"))
+    return SampledProblem(problem=trace.problem, samples=samples)
+
+
+def split_steps(text: str, separator: str) -> tuple[str, ...]:
+    """The text cut after every separator; blank pieces belong to the step before them."""
+    steps: list[str] = []
+    pieces = text.split(separator)
+    for piece in [*(piece + separator for piece in pieces[:-1]), pieces[-1]]:
+        if steps and not piece.strip():
+            steps[-1] += piece
+        elif piece:
+            steps.append(piece)
+    return tuple(steps)
+
+
+def as_scores(given: Any) -> Scores | None:
+    """Scores as they stand in a file; None for null, an empty list and what is not finite.
+
+    Raises:
+        ValueError: something else than numbers.
+    """
+    values = given if isinstance(given, list) else [given]
+    if not all(value is None or type(value) in (int, float) for value in values):
+        raise ValueError(f"a score must be a number or a list of numbers, not {given!r}")
+    if not values or any(value is None or not math.isfinite(value) for value in values):
+        return None
+    return tuple(map(float, values))
+
+
+def _observed_range(name: str, found: SampleSet) -> Range:
+    given = (s.scores.get(name) or () for p in found.problems for s in p.samples)
+    return "probability" if all(0 <= v <= 1 for scores in given for v in scores) else "unbounded"
+
+
+def _require_distinct(path: Path, found: SampleSet) -> None:
+    seen: set[str] = set()
+    for problem in (sampled.problem for sampled in found.problems):
+        if problem.id in seen:
+            raise ConfigurationError(
+                f"{path}: the id {problem.id!r} occurs on two lines; give every problem one line"
+            )
+        seen.add(problem.id)
