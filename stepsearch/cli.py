@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from stepsearch import rerank
+from stepsearch import bench, rerank
 from stepsearch.search.errors import ConfigurationError, StepsearchError
 from stepsearch.search.provenance import version
 from stepsearch.show import render
@@ -42,9 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Settings may stand before and after options."""
+    """Settings may stand before and after options; a Hydra application parses its own."""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
+    if getattr(options, "passes_on", False):
+        options.overrides = list(sys.argv[1:] if arguments is None else arguments)[1:]
+        return options
     if unknown := [argument for argument in rest if argument.startswith("-")]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     options.overrides = [*options.overrides, *rest]
@@ -77,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("overrides", nargs="*", metavar="SETTING=VALUE", help="settings")
     check.set_defaults(run=_check_verifier)
     rerank.add_parser(commands)
+    bench.add_parser(commands)
     return parser
 
 

@@ -1,0 +1,197 @@
+"""`stepsearch bench`: searches over sets of problems, resumable, swept with Hydra.
+
+One configuration is one run and one folder. The traces in it are the only record of what was done:
+a run that was killed goes on after them, and all tables are made from them.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from tqdm import tqdm
+
+from stepsearch.benchmarks.datasets import Benchmark
+from stepsearch.benchmarks.grading import Gradable, Grader, gradable
+from stepsearch.benchmarks.results import as_csv, rows_of, summarize
+from stepsearch.benchmarks.run_folder import (
+    LOG,
+    RESULTS,
+    SUMMARY,
+    TRACES,
+    Done,
+    RunFolder,
+    replace_file,
+)
+from stepsearch.conf.build import COMPONENTS, build, build_engine, require_complete
+from stepsearch.search.errors import ConfigurationError, PolicyError, StepsearchError
+from stepsearch.search.task import Task
+from stepsearch.search.types import Solution
+
+_log = logging.getLogger(__name__)
+OK, OTHER, USAGE_ERROR, FAILED = 0, 1, 2, 3
+
+
+def bench(arguments: Sequence[str]) -> int:
+    """Run or sweep; returns the exit status.
+
+    0: all runs are complete; 2: a wrong setting; 3: a model failed; 1: anything else went wrong in
+    some run. The other runs of a sweep go on.
+
+    Args:
+        arguments: what stands on the command line: Hydra's own options and overrides.
+    """
+    statuses: list[int] = []
+
+    def job(config: DictConfig) -> None:
+        try:
+            execute(config)
+        except StepsearchError as error:
+            statuses.append(USAGE_ERROR if isinstance(error, ConfigurationError) else FAILED)
+            _log.error("stepsearch: %s: %s", _overrides(), error)
+            raise HydraException("stepsearch: a run failed, see above") from None
+        except Exception:
+            statuses.append(OTHER)
+            _log.exception("stepsearch: %s", _overrides())
+            raise HydraException("stepsearch: a run failed, see above") from None
+
+    main = hydra.main(version_base="1.3", config_path="pkg://stepsearch.conf", config_name="bench")
+    before = sys.argv
+    sys.argv = ["stepsearch bench", *arguments]
+    try:
+        main(job)()
+    except SystemExit as error:
+        if error.code in (None, 0):
+            return OK
+        return max(statuses, default=USAGE_ERROR)
+    finally:
+        sys.argv = before
+    return OK
+
+
+def _overrides() -> str:
+    return " ".join(HydraConfig.get().overrides.task) or "defaults"
+
+
+def execute(config: DictConfig) -> Path:
+    """Do one run, or what is left of it; returns its folder.
+
+    Raises:
+        ConfigurationError: a setting does not fit, or the folder holds something else.
+        PolicyError: some problems have no result; running again tries them again.
+    """
+    if config.trace is not None:
+        raise ConfigurationError("trace: a run's traces stand in its folder; leave trace=null")
+    require_complete(config, [*COMPONENTS, "benchmark"])
+    task: Task = build(config, "task")
+    benchmark: Benchmark = build(config, "benchmark")
+    grader = Grader(task)
+    problems = gradable(benchmark.problems(), grader)
+    folder = RunFolder(config)
+    with folder.claim(problems.problems), _log_file(folder.path / LOG):
+        done = folder.done()
+        left = sum(problem.id not in done for problem in problems.problems)
+        if not left and (folder.path / SUMMARY).exists():
+            _log.info("%s: complete before, nothing was done", folder.path)
+            return folder.path
+        _log.info("%s: %d of %d problems to solve", folder.path, left, len(problems.problems))
+        if left:
+            _solve(config, folder, problems, done, grader)
+        _write_tables(folder, problems, grader)
+    return folder.path
+
+
+def _solve(
+    config: DictConfig,
+    folder: RunFolder,
+    problems: Gradable,
+    done: dict[str, Done],
+    grader: Grader,
+) -> None:
+    """Solve what is left; every solution is in the traces before it is counted here."""
+    traced = OmegaConf.merge(config, {"trace": str(folder.path / TRACES)})
+    assert isinstance(traced, DictConfig)
+    engine = build_engine(traced, task=grader.task)
+    golds = {problem.id: problem.answer or "" for problem in problems.problems}
+    right = sum(grader.right(d.answer, golds[name]) is True for name, d in done.items())
+    left = [problem for problem in problems.problems if problem.id not in done]
+    progress = _Progress(len(golds), len(done), right)
+    with progress.bar:
+        for solution in engine.solve_many(left):
+            progress.show(solution, grader.right(solution.answer, golds[solution.problem.id]))
+    del engine
+    gc.collect()  # the next run of a sweep starts with the memory free
+
+
+class _Progress:
+    """One line: problems, accuracy so far, tokens per second, time left."""
+
+    def __init__(self, total: int, num_done: int, num_right: int) -> None:
+        self.bar = tqdm(total=total, initial=num_done, unit="problem", dynamic_ncols=True)
+        self._num_right = num_right
+        self._tokens = 0
+        self._started = time.perf_counter()
+
+    def show(self, solution: Solution, right: bool | None) -> None:
+        """Count a solution."""
+        self._num_right += right is True
+        self._tokens += solution.usage.policy_tokens
+        rate = self._tokens / max(time.perf_counter() - self._started, 1e-9)
+        self.bar.update()
+        self.bar.set_postfix_str(
+            f"accuracy {self._num_right / self.bar.n:.1%}, {rate:,.0f} tokens/s", refresh=False
+        )
+
+
+def _write_tables(folder: RunFolder, problems: Gradable, grader: Grader) -> None:
+    rows = rows_of(folder.path / TRACES, problems, grader)
+    if not rows:
+        raise PolicyError(f"{folder.path}: no problem has a result; see {LOG}")
+    summary = summarize(rows, problems)
+    replace_file(folder.path / RESULTS, as_csv(rows))
+    replace_file(folder.path / SUMMARY, json.dumps(summary, indent=1) + "\n")
+    accuracy = summary["accuracy"]
+    if accuracy["value"] is not None:
+        _log.info(
+            "%s: accuracy %.1f%% [%.1f, %.1f], %s policy tokens",
+            folder.path,
+            *(100 * accuracy[key] for key in ("value", "low", "high")),
+            f"{summary['usage']['policy_tokens']:,}",
+        )
+    if summary["extraction_alarm"]:
+        _log.warning("%s: %s", folder.path, summary["extraction_alarm"])
+    missing = len(problems.problems) - len(rows)
+    if missing or summary["failed"]:
+        raise PolicyError(
+            f"{folder.path}: {missing + len(summary['failed'])} problems failed; "
+            "run again to try them again"
+        )
+
+
+@contextmanager
+def _log_file(path: Path) -> Iterator[None]:
+    """Everything that is logged goes into the run's own file too."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    except BaseException:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(traceback.format_exc())
+        raise
+    finally:
+        root.removeHandler(handler)
+        handler.close()

@@ -1,0 +1,251 @@
+"""Benchmark runs: one folder each, resumed after a kill, never done twice."""
+
+import csv
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stepsearch.benchmarks import bench as module
+from stepsearch.cli import main
+from stepsearch.conf.build import options
+from stepsearch.search.errors import PolicyError
+from stepsearch.search.trace import read
+
+TIMES = ("seconds",)
+
+
+def problems(folder: Path, count: int) -> Path:
+    path = folder / "problems.jsonl"
+    rows = [{"question": f"question {i}", "answer": i % 4} for i in range(count)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> list[str]:
+    return [
+        "hydra.searchpath=[pkg://support.worldconf]",
+        "policy=world",
+        "task=exact",
+        "benchmark=file",
+        f"benchmark.path={problems(tmp_path, 12)}",
+        f"runs={tmp_path / 'runs'}",
+        "search=best_of_n",
+    ]
+
+
+def folders(world: list[str]) -> list[Path]:
+    root = next(Path(o.removeprefix("runs=")) for o in world if o.startswith("runs="))
+    return sorted(path.parent for path in root.glob("*/config.yaml"))
+
+
+def table(folder: Path) -> list[dict[str, str]]:
+    rows = csv.DictReader((folder / "results.csv").read_text().splitlines())
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+
+
+def summary(folder: Path) -> dict[str, object]:
+    found = json.loads((folder / "summary.json").read_text())
+    for name in TIMES:
+        del found["usage"][name]
+    return found
+
+
+def solved(folder: Path) -> list[str]:
+    return [trace.problem.id for trace in read(folder / "traces.jsonl")]
+
+
+def test_a_run_is_a_folder_with_traces_and_tables(world: list[str], capfd) -> None:
+    assert main(["bench", *world]) == 0
+    [folder] = folders(world)
+    assert sorted(solved(folder)) == sorted(f"file-{i}" for i in range(12))
+    rows = table(folder)
+    assert [row["id"] for row in rows] == [f"file-{i}" for i in range(12)]
+    right = sum(row["answer"] == row["gold"] for row in rows)
+    assert sum(int(row["right"]) for row in rows) == right == summary(folder)["right"]
+    assert all(int(row["right_pass"]) >= int(row["right"]) for row in rows)
+    assert all(row["grader"].endswith("exact") for row in rows)
+    shown = capfd.readouterr().err
+    for part in ("12/12", "accuracy ", "tokens/s", folder.name):
+        assert part in shown
+
+
+def test_a_complete_run_is_left_alone(world: list[str], capfd) -> None:
+    main(["bench", *world])
+    [folder] = folders(world)
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "log.txt"}
+    assert main(["bench", *world, "concurrency=3"]) == 0
+    assert "nothing was done" in capfd.readouterr().err
+    after = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "log.txt"}
+    assert before == after
+
+
+def test_another_configuration_is_another_folder(world: list[str]) -> None:
+    for override in ("seed=0", "seed=1", "search.n=3", "select=best"):
+        main(["bench", *world, override])
+    assert len(folders(world)) == 4
+
+
+def test_a_run_goes_on_after_its_traces(world: list[str]) -> None:
+    main(["bench", *world])
+    [folder] = folders(world)
+    whole, lines = table(folder), (folder / "traces.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "traces.jsonl").write_bytes(b"".join(lines[:7]) + lines[7][:50])
+    for name in ("results.csv", "summary.json"):
+        (folder / name).unlink()
+    assert main(["bench", *world]) == 0
+    assert table(folder) == whole
+    kept = (folder / "traces.jsonl").read_bytes().splitlines(keepends=True)
+    assert kept[:7] == lines[:7]
+    assert sorted(solved(folder)) == sorted(f"file-{i}" for i in range(12)), "each of them once"
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "run.json"])
+def test_nothing_is_overwritten(world: list[str], name: str, capfd) -> None:
+    main(["bench", *world])
+    [folder] = folders(world)
+    (folder / name).write_text("{}")
+    before = (folder / "traces.jsonl").read_bytes()
+    assert main(["bench", *world]) == 2
+    assert "nothing is overwritten" in capfd.readouterr().err
+    (folder / name).unlink()
+    assert main(["bench", *world]) == 2
+    assert f"no {name}" in capfd.readouterr().err
+    assert (folder / "traces.jsonl").read_bytes() == before
+
+
+def test_two_processes_do_not_share_a_run(world: list[str], capfd) -> None:
+    from filelock import FileLock
+
+    main(["bench", *world])
+    [folder] = folders(world)
+    with FileLock(folder / ".lock"):
+        assert main(["bench", *world]) == 2
+    assert "another process" in capfd.readouterr().err
+
+
+def test_a_failing_run_of_a_sweep_shows_why_and_the_others_go_on(
+    world: list[str], capfd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = module.summarize
+
+    def fails_once(*arguments):
+        monkeypatch.setattr(module, "summarize", real)
+        raise RuntimeError("no summary today")
+
+    monkeypatch.setattr(module, "summarize", fails_once)
+    assert main(["bench", "-m", *world, "seed=0,1", "select=majority,best"]) == 1
+    shown = capfd.readouterr().err
+    assert "seed=0 select=majority\nTraceback" in shown
+    assert shown.index("no summary today") < shown.index("policy tokens"), "at once, not at the end"
+    assert sum((folder / "summary.json").exists() for folder in folders(world)) == 3
+    [failed] = [f for f in folders(world) if not (f / "summary.json").exists()]
+    assert "no summary today" in (failed / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["search=beem"], ["beem", "best_of_n"]),
+        (["search.widht=3"], ["widht"]),
+        (["select=best", "verifier=none"], ["select='best' needs a verifier"]),
+        (["trace=x.jsonl"], ["leave trace=null"]),
+        (["benchmark.path=nowhere.jsonl"], ["nowhere.jsonl"]),
+        (["benchmark=file", "~benchmark.path"], ["benchmark"]),
+    ],
+)
+def test_wrong_settings(world: list[str], overrides: list[str], words: list[str], capfd) -> None:
+    assert main(["bench", *world, *overrides]) == 2
+    shown = capfd.readouterr().err
+    for word in words:
+        assert word in shown
+
+
+def test_failed_problems_are_tried_again(
+    world: list[str], capfd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from support import worlds
+
+    real = worlds.scripted_step
+
+    def fails(text: str, stop: str):
+        if text.startswith("w1"):
+            raise PolicyError("the server is down")
+        return real(text, stop)
+
+    monkeypatch.setattr(worlds, "scripted_step", fails)
+    assert main(["bench", *world, "search.n=1"]) == 3
+    assert "run again" in capfd.readouterr().err
+    [folder] = folders(world)
+    failed = summary(folder)["failed"]
+    assert 0 < len(failed) < 12
+    monkeypatch.setattr(worlds, "scripted_step", real)
+    assert main(["bench", *world, "search.n=1"]) == 0
+    assert summary(folder)["failed"] == []
+    ids = solved(folder)
+    assert {name for name in ids if ids.count(name) == 2} == set(failed)
+
+
+def test_texts_and_lists_may_hold_commas(world: list[str]) -> None:
+    quoted = 'task.instruction="first, think; then, answer"'
+    assert main(["bench", "-m", *world, quoted, "search.n=2,3"]) == 0
+    assert len(folders(world)) == 2
+    for folder in folders(world):
+        assert "first, think; then, answer" in (folder / "config.yaml").read_text()
+
+
+def test_hydra_explains_itself(capfd) -> None:
+    assert main(["bench", "--help"]) == 0
+    assert "benchmark: " in capfd.readouterr().out
+
+
+def count_traces(root: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in root.glob("*/traces.jsonl"))
+
+
+@pytest.mark.slow
+def test_killed_twice_a_sweep_ends_as_if_undisturbed(tmp_path: Path) -> None:
+    strategies = options("search")
+    arguments = [
+        *("-m", "hydra.searchpath=[pkg://support.worldconf]", "policy=world", "task=exact"),
+        "+policy.latency={_target_:support.worlds.latency,scale:0.01}",
+        f"search={','.join(strategies)}",
+        *("benchmark=file", f"benchmark.path={problems(tmp_path, 200)}"),
+    ]
+
+    def start(root: Path) -> subprocess.Popen[bytes]:
+        tests = Path(__file__).parents[1]
+        return subprocess.Popen(
+            [sys.executable, "-m", "stepsearch", "bench", *arguments, f"runs={root}"],
+            env={**os.environ, "PYTHONPATH": str(tests)},
+            stderr=subprocess.DEVNULL,
+        )
+
+    quiet, killed = tmp_path / "quiet", tmp_path / "killed"
+    assert start(quiet).wait() == 0
+    total = 200 * len(strategies)
+    assert count_traces(quiet) == total
+    rng = random.Random()
+    moments = [rng.randrange(1, total // 2), rng.randrange(total // 2, total)]
+    print("killed after", moments, "of", total)
+    for moment in moments:
+        process = start(killed)
+        while count_traces(killed) < moment:
+            assert process.poll() is None, "killed while it was at work"
+            time.sleep(0.01)
+        time.sleep(rng.random() * 0.05)
+        process.kill()
+        assert process.wait() == -9
+    assert start(killed).wait() == 0
+    runs = sorted(path.parent.name for path in quiet.glob("*/results.csv"))
+    assert len(runs) == len(strategies)
+    for name in runs:
+        assert table(killed / name) == table(quiet / name)
+        assert summary(killed / name) == summary(quiet / name)
+        assert sorted(solved(killed / name)) == sorted(solved(quiet / name)), "none of them twice"
