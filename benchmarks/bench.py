@@ -41,6 +41,7 @@ from stepsearch.search.types import Solution
 
 _log = logging.getLogger(__name__)
 OK, OTHER, USAGE_ERROR, FAILED = 0, 1, 2, 3
+_SWEEP = ("-m", "--multirun")
 
 
 def bench(arguments: Sequence[str]) -> int:
@@ -68,7 +69,8 @@ def bench(arguments: Sequence[str]) -> int:
 
     main = hydra.main(version_base="1.3", config_path="pkg://stepsearch.conf", config_name="bench")
     before = sys.argv
-    sys.argv = ["stepsearch bench", *arguments]
+    # Hydra's parser does not find -m between settings.
+    sys.argv = ["stepsearch bench", *sorted(arguments, key=lambda a: a not in _SWEEP)]
     try:
         main(job)()
     except SystemExit as error:

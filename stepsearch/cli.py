@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from stepsearch import bench, rerank
+from stepsearch import bench, report, rerank
 from stepsearch.search.errors import ConfigurationError, StepsearchError
 from stepsearch.search.provenance import version
 from stepsearch.show import render
@@ -81,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(run=_check_verifier)
     rerank.add_parser(commands)
     bench.add_parser(commands)
+    report.add_parser(commands)
     return parser
 
 

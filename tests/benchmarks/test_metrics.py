@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepsearch.benchmarks.metrics import MAX_EXACT, best_of_k, majority_at_k, pass_at_k
@@ -21,6 +21,7 @@ def brute(n: int, outcome) -> list[float]:
     ]
 
 
+@settings(deadline=None)
 @given(st.integers(1, 9), st.data())
 def test_pass_at_k(n: int, data: st.DataObject) -> None:
     right = data.draw(st.integers(0, n))
@@ -28,6 +29,7 @@ def test_pass_at_k(n: int, data: st.DataObject) -> None:
     assert pass_at_k(n, right) == pytest.approx(found)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=8), st.integers(0, 3))
 def test_best_of_k(hits: list[float], outside: int) -> None:
     n = len(hits) + outside
@@ -39,6 +41,7 @@ def test_best_of_k(hits: list[float], outside: int) -> None:
     assert best_of_k(hits, n) == pytest.approx(brute(n, outcome))
 
 
+@settings(deadline=None)
 @given(answers_lists, st.lists(st.sampled_from([0.0, 1.0, 0.5]), min_size=4, max_size=4))
 def test_majority_at_k(answers: list[int], hits: list[float]) -> None:
     def outcome(subset: tuple[int, ...]) -> float:
@@ -79,6 +82,7 @@ def slow_winner(prefix, answers, weights, values) -> int:
     return max({answers[i] for i in voters}, key=key, default=NO_ANSWER)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_winners(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 7))

@@ -1,0 +1,173 @@
+"""Finished runs as a report reads them: settings, verdicts and costs per problem, samples."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from omegaconf import OmegaConf
+
+from stepsearch.benchmarks.run_folder import CONFIG, IDENTITY, RESULTS, SUMMARY, TRACES
+from stepsearch.benchmarks.statistics import Outcomes
+from stepsearch.search.errors import ConfigurationError
+
+Floats = NDArray[np.float64]
+COSTS = ("policy_tokens", "flops", "seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunData:
+    """One finished run.
+
+    Attributes:
+        path: its folder.
+        settings: the configuration as dotted keys.
+        problems: fingerprint of its problems.
+        rows: its table, as text.
+    """
+
+    path: Path
+    settings: dict[str, Any]
+    problems: str
+    rows: list[dict[str, str]]
+
+    @property
+    def strategy(self) -> str:
+        """The strategy's name: the module of its class."""
+        return str(self.settings["search._target_"]).rsplit(".", 2)[-2]
+
+    @property
+    def traces(self) -> Path:
+        """Its traces."""
+        return self.path / TRACES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """Runs that differ in their seed only, over the same problems.
+
+    Attributes:
+        label: what sets it apart from the other methods of the report.
+        runs: one per seed.
+    """
+
+    label: str
+    runs: tuple[RunData, ...]
+
+    @property
+    def first(self) -> RunData:
+        """A run, for what all of them share."""
+        return self.runs[0]
+
+    def ids(self) -> list[str]:
+        """The problems that every seed has a result of."""
+        others = [{row["id"] for row in run.rows} for run in self.runs]
+        return [row["id"] for row in self.first.rows if all(row["id"] in ids for ids in others)]
+
+    def outcomes(self, column: str = "right") -> Outcomes:
+        """Verdicts per problem, the mean over the seeds; shape (problems, 1)."""
+        told = self._table(column)
+        return Outcomes(
+            right=np.mean([[float(v == "1") for v in row] for row in told], axis=1)[:, None],
+            undecided=np.mean([[float(v == "") for v in row] for row in told], axis=1)[:, None],
+        )
+
+    def cost(self, column: str) -> Floats | None:
+        """What a problem cost, the mean over the seeds; None where a backend could not tell."""
+        told = self._table(column)
+        if any(value == "" for row in told for value in row):
+            return None
+        costs: Floats = np.array([[float(value) for value in row] for row in told])
+        mean: Floats = costs.mean(axis=1)
+        return mean
+
+    def _table(self, column: str) -> list[list[str]]:
+        tables = [{row["id"]: row[column] for row in run.rows} for run in self.runs]
+        return [[table[name] for table in tables] for name in self.ids()]
+
+
+def read_runs(paths: Iterable[Path]) -> list[RunData]:
+    """All finished runs in some folders.
+
+    Raises:
+        ConfigurationError: a folder does not exist, or there is no finished run.
+    """
+    found = {}
+    for path in paths:
+        if not path.is_dir():
+            raise ConfigurationError(f"{str(path)!r} is no folder; give folders of runs")
+        for config in sorted(path.rglob(CONFIG)):
+            if (config.parent / SUMMARY).exists():
+                found[config.parent.resolve()] = _read_run(config.parent)
+    if not found:
+        raise ConfigurationError(
+            f"no finished runs in {', '.join(map(str, paths))}; make some with `stepsearch bench`"
+        )
+    return list(found.values())
+
+
+def _read_run(path: Path) -> RunData:
+    text = (path / RESULTS).read_text(encoding="utf-8")
+    identity = json.loads((path / IDENTITY).read_text(encoding="utf-8"))
+    return RunData(
+        path=path,
+        settings=flatten(OmegaConf.to_container(OmegaConf.load(path / CONFIG))),
+        problems=identity["problems"],
+        rows=list(csv.DictReader(text.splitlines())),
+    )
+
+
+def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted keys; lists are values."""
+    if not isinstance(node, dict):
+        return {prefix: node}
+    return {
+        key: value
+        for name, child in node.items()
+        for key, value in flatten(child, f"{prefix}.{name}" if prefix else str(name)).items()
+    }
+
+
+def methods_of(runs: Sequence[RunData]) -> list[Method]:
+    """Runs grouped over seeds and labelled by the settings in which they differ."""
+    groups: dict[str, list[RunData]] = {}
+    for run in runs:
+        key = json.dumps([run.problems, _without_seed(run)], sort_keys=True, default=str)
+        groups.setdefault(key, []).append(run)
+    firsts = [group[0] for group in groups.values()]
+    return [Method(label=_label(group[0], firsts), runs=tuple(group)) for group in groups.values()]
+
+
+def _without_seed(run: RunData) -> dict[str, Any]:
+    return {key: value for key, value in run.settings.items() if key != "seed"}
+
+
+def _label(run: RunData, others: Sequence[RunData]) -> str:
+    """The strategy, and the settings that are not the same in all methods that have them."""
+    parts = {}
+    for key, value in _without_seed(run).items():
+        group = key.partition(".")[0]
+        kind = f"{group}._target_"
+        rivals = [r for r in others if key == kind or _same(r, run, kind)]
+        if key != "search._target_" and any(r.settings.get(key) != value for r in rivals):
+            name = group if key == kind else key.removeprefix("search.")
+            parts[name] = f"{name}={_short(value)}"
+    ordered = sorted(parts, key=lambda name: f"search.{name}" not in run.settings)
+    return " ".join([run.strategy, *(parts[name] for name in ordered)])
+
+
+def _same(a: RunData, b: RunData, key: str) -> bool:
+    return bool(a.settings.get(key) == b.settings.get(key))
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "null"
+    is_path = isinstance(value, str) and value.startswith("stepsearch.")
+    return value.rsplit(".", 1)[-1] if is_path else str(value)

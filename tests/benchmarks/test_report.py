@@ -1,0 +1,150 @@
+"""Reports: figures against the runs they are about."""
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stepsearch import ConfigurationError
+from stepsearch.benchmarks.equal_compute import Baseline, compare
+from stepsearch.benchmarks.readout import Row
+from stepsearch.benchmarks.run_data import Method, RunData, methods_of, read_runs
+from stepsearch.benchmarks.statistics import Outcomes
+from stepsearch.cli import main
+
+WORLD = [
+    "hydra.searchpath=[pkg://support.worldconf]",
+    *("policy=noisy", "benchmark.n=30", "budget=unlimited"),
+]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for settings in (
+        ["verifier=doubtful", "search=best_of_n", "search.n=16"],
+        ["verifier=doubtful", "search=best_of_n", "search.n=4"],
+        ["verifier=doubtful", "search=beam", "seed=0,1", "-m"],
+        ["search=greedy", "verifier=none"],
+    ):
+        assert main(["bench", *WORLD, *settings, f"runs={folder}"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def written(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("report")
+    assert main(["report", str(runs), "--out", str(out)]) == 0
+    return out
+
+
+def table(folder: Path, name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / f"{name}.csv").read_text().splitlines()))
+
+
+def test_accuracy_and_cost(runs: Path, written: Path) -> None:
+    found = {row["method"]: row for row in table(written, "accuracy")}
+    assert len(found) == 4
+    for method in methods_of(read_runs([runs])):
+        row = found[method.label]
+        told = [r for run in method.runs for r in run.rows]
+        assert float(row["accuracy"]) == pytest.approx(np.mean([r["right"] == "1" for r in told]))
+        tokens = np.mean([float(r["policy_tokens"]) for r in told])
+        assert float(row["policy_tokens"]) == pytest.approx(tokens)
+        assert float(row["accuracy_low"]) <= float(row["accuracy"]) <= float(row["accuracy_high"])
+    assert {row["seeds"] for label, row in found.items() if label.startswith("beam")} == {"2"}
+
+
+def test_labels_tell_methods_apart(runs: Path) -> None:
+    doubtful, nothing = "verifier=support.wordworld.doubtful_verifier", "verifier=nothing"
+    assert sorted(method.label for method in methods_of(read_runs([runs]))) == [
+        f"beam {doubtful}",
+        f"best_of_n n=16 {doubtful}",
+        f"best_of_n n=4 {doubtful}",
+        f"greedy {nothing}",
+    ]
+
+
+def test_equal_compute(written: Path) -> None:
+    rows = table(written, "equal")
+    assert {row["equal"] for row in rows} == {"flops"}
+    small = [row for row in rows if row["method"].startswith("best_of_n n=4")]
+    assert {row["baseline"] for row in small} == {
+        "pass", "majority", "best scripted", "weighted scripted",
+    }  # fmt: skip
+    for row in small:
+        assert float(row["samples"]) == pytest.approx(4, abs=0.3)
+    [weighted] = [row for row in small if row["baseline"] == "weighted scripted"]
+    assert abs(float(weighted["difference"])) < 0.2, "the same method at the same cost"
+    assert float(weighted["difference_low"]) <= 0 <= float(weighted["difference_high"])
+
+
+def test_diagnostics(written: Path) -> None:
+    rows = table(written, "verifiers")
+    assert all(0.5 < float(row["auroc"]) <= 1 for row in rows if "greedy" not in row["method"])
+    samples = table(written, "samples")
+    best = [float(r["accuracy"]) for r in samples if r["readout"] == "best scripted"]
+    assert len(best) == 16
+    assert max(best) > best[-1] + 0.05, "an exploited verifier falls behind"
+    depths = table(written, "depth")
+    assert {row["depth"] for row in depths} >= {"1", "2", "3"}
+    assert {row["by"] for row in table(written, "difficulty")} >= {"steps", "difficulty"}
+    shares = [float(row["coverage"]) for row in table(written, "coverage")]
+    assert max(shares) == 1
+
+
+def test_the_page_needs_no_other_file(written: Path) -> None:
+    page = (written / "report.html").read_text()
+    plots = list(written.glob("*.png"))
+    assert len(plots) == len(re.findall(r'src="data:image/png;base64,', page)) >= 6
+    assert not re.search(r"""(?:src|href)=["'](?!data:)|url\(|@import|<script""", page)
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in plots)
+
+
+def test_other_problems_get_a_report_of_their_own(tmp_path: Path) -> None:
+    world = ["hydra.searchpath=[pkg://support.worldconf]", "policy=world", "search=greedy"]
+    for n in (2, 3):
+        assert main(["bench", *world, f"benchmark.n={n}", f"runs={tmp_path / 'runs'}"]) == 0
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 0
+    pages = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.glob("out/*/report.html"))
+    assert pages == ["out/problems-1/report.html", "out/problems-2/report.html"]
+
+
+def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere" in capsys.readouterr().err
+    with pytest.raises(ConfigurationError, match="stepsearch bench"):
+        read_runs([tmp_path])
+
+
+def method(label: str, right: list[int], cost: float) -> Method:
+    rows = [
+        {"id": str(i), "right": str(r), "flops": str(cost), "policy_tokens": "1"}
+        for i, r in enumerate(right)
+    ]
+    run = RunData(path=Path(), settings={}, problems="", rows=rows)
+    return Method(label=label, runs=(run,))
+
+
+@pytest.mark.parametrize(
+    ("cost", "samples", "accuracy"),
+    [(10, 1, 0.0), (20, 2, 0.5), (25, 2.5, 0.75), (30, 3, 1.0), (2, 0.2, 0.0), (40, 4, None)],
+)
+def test_a_baseline_at_the_same_cost(cost: float, samples: float, accuracy: float | None) -> None:
+    right = np.array([[0.0, 1.0, 1.0], [0.0, 0.0, 1.0]])
+    outcomes = Outcomes(right=right, undecided=np.zeros((2, 3)))
+    row = Row(selection="best", scorer="v", is_exact=True, outcomes=outcomes, full=right[:, -1])
+    baseline = Baseline(
+        method=method("best_of_n", [1, 1], 30), ids=["0", "1"], rows=[row], num_samples=3.0
+    )
+    [found] = compare(method("mine", [1, 0], cost), baseline)
+    assert (found.axis, found.samples) == ("flops", pytest.approx(samples))
+    if accuracy is None:
+        assert found.baseline is found.difference is None
+    else:
+        assert found.baseline is not None
+        assert found.difference is not None
+        assert found.baseline.value == pytest.approx(accuracy)
+        assert found.difference.value == pytest.approx(0.5 - accuracy)
