@@ -3,6 +3,7 @@
 import json
 import sys
 import types
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -109,11 +110,14 @@ def test_the_hub_is_asked_for_configuration_and_split(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_file_builds(name: str, tmp_path: Path) -> None:
+def test_every_file_builds_and_shows_every_parameter(name: str, tmp_path: Path) -> None:
     overrides = [f"+benchmark={name}"]
     if name == "file":
         overrides.append(f"benchmark.path={tmp_path / 'x.jsonl'}")
-    assert build(load_config(overrides), "benchmark").name == name
+    config = load_config(overrides)
+    built = build(config, "benchmark")
+    assert built.name == name
+    assert set(config.benchmark) - {"_target_"} == {f.name for f in fields(built)}
 
 
 def test_the_sets_on_this_machine(data_dir: Path) -> None:
