@@ -140,7 +140,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     """Success against tokens spent; a column of panels per noise, a row per selection."""
     from matplotlib.figure import Figure
 
-    noises = sorted({row.noise for row in rows})
+    noises, budgets = sorted({row.noise for row in rows}), sorted({row.budget for row in rows})
     figure = Figure(figsize=(4 * len(noises), 8), layout="constrained")
     panels = figure.subplots(len(PLOTTED), len(noises), sharex=True, sharey=True)
     for axes, (select, noise) in zip(panels.flat, product(PLOTTED, noises), strict=True):
@@ -151,6 +151,8 @@ def plot(rows: Sequence[Row], path: Path) -> None:
             tokens = [r.tokens for r in own]
             axes.errorbar(tokens, rates, errors, fmt="o-", ms=3, capsize=2, label=name)
         axes.set(xscale="log", title=f"select={select}, noise {noise:g}")
+        axes.set_xticks(budgets, map(str, budgets))
+        axes.set_xticks([], minor=True)
         axes.set(xlabel="policy tokens a problem", ylabel="success rate")
     figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=7)
     figure.savefig(path, dpi=100)
