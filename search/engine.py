@@ -27,7 +27,7 @@ from stepsearch.search.provenance import describe
 from stepsearch.search.replay import require_resumable
 from stepsearch.search.requirements import require_fit, require_settle
 from stepsearch.search.run import Run, RunSettings, failed
-from stepsearch.search.select import Selection
+from stepsearch.search.select import Selection, require_floor
 from stepsearch.search.task import MathTask, Task
 from stepsearch.search.trace import Trace, TraceWriter
 from stepsearch.search.tree import Chain
@@ -84,13 +84,12 @@ class Engine:
             raise ConfigurationError(f"concurrency={concurrency} must be a number, at least 1")
         if not isinstance(seed, int):
             raise ConfigurationError(f"seed={seed!r} must be a whole number")
-        if not isinstance(abstain_below, int | float | None):
-            raise ConfigurationError(f"abstain_below={abstain_below!r} must be a number or null")
         spec = None if verifier is None else verifier.spec
         select, aggregation = require_fit(
             spec, strategy=strategy, select=select, aggregation=aggregation
         )
         require_settle(settle, confidence, select=select, strategy=strategy)
+        require_floor(abstain_below, select, spec)
         self._settings = RunSettings(
             policy=policy,
             strategy=strategy,

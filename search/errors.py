@@ -25,5 +25,9 @@ class VerifierError(StepsearchError):
     """A verifier could not be loaded, or failed its self-check."""
 
 
+class UnjudgedError(StepsearchError, ValueError):
+    """Whether a step is wrong was asked, but nobody judged it."""
+
+
 class TraceError(StepsearchError):
     """A trace cannot be read or does not fit what it is used for."""

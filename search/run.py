@@ -117,7 +117,9 @@ class Run:
         answer = None if choice.candidate is None else choice.candidate.answer
         floor = settings.abstain_below
         if floor is not None and (choice.score is None or choice.score < floor):
-            stop, answer = "abstained" if answer is not None else stop, None
+            # What failed or was cancelled is not hidden by what follows from it.
+            ended = stop not in ("policy_failed", "verifier_failed", "cancelled")
+            stop, answer = "abstained" if ended and answer is not None else stop, None
         return Solution(
             problem=self._problem,
             answer=answer,
@@ -132,6 +134,7 @@ class Run:
             chains_saved=poll.num_to_come
             if poll is not None and session.stopped_by_answer
             else None,
+            verifier=None if settings.verifier is None else settings.verifier.spec,
         )
 
     def _seeder(self) -> Seeder:

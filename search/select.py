@@ -73,6 +73,20 @@ def require_selection(by: str, spec: VerifierSpec | None) -> None:
         )
 
 
+def require_floor(floor: object, by: Selection, spec: VerifierSpec | None) -> None:
+    """Raise `ConfigurationError` when `abstain_below` cannot be compared with scores."""
+    if floor is None:
+        return
+    if isinstance(floor, bool) or not isinstance(floor, int | float) or not math.isfinite(floor):
+        raise ConfigurationError(f"abstain_below={floor!r} must be a finite number or null")
+    is_share = by != "best" or (spec is not None and spec.range == "probability")
+    if is_share and not 0 <= floor <= 1:
+        raise ConfigurationError(
+            f"abstain_below={floor} is compared with scores between 0 and 1 (select={by!r}); "
+            "give a number in [0, 1]"
+        )
+
+
 def choose(
     found: Sequence[Candidate], by: Selection, equal: Callable[[str, str], bool | None]
 ) -> Choice:

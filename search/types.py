@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
+from stepsearch.search.errors import UnjudgedError
+
 if TYPE_CHECKING:
+    from stepsearch.search.contracts import VerifierSpec
     from stepsearch.search.tree import Tree
 
 Stop = Literal["step", "eos", "length", "context", "budget", "loop"]
@@ -190,6 +194,7 @@ class Solution:
         error: what failed, when something did.
         chains_saved: how many more chains the strategy could have ended when its settled answer
             stopped it; None when it has no bound, or nothing was settled.
+        verifier: what the scores of the steps mean; None when there was no verifier.
     """
 
     problem: Problem
@@ -203,8 +208,41 @@ class Solution:
     stop: SolutionStop
     error: str | None = None
     chains_saved: int | None = None
+    verifier: VerifierSpec | None = None
 
     @property
     def text(self) -> str:
         """The chosen chain as one text."""
         return "".join(step.text for step in self.steps)
+
+    def first_error(self, threshold: float | None = None) -> int | None:
+        """The first step judged wrong, a position in `steps`; None when none is.
+
+        Args:
+            threshold: a step whose score is below it is judged wrong; None takes the verifier's
+                own.
+
+        Raises:
+            UnjudgedError: there is no threshold, or a step before the first wrong one has no
+                score, so that nobody knows.
+        """
+        if threshold is None:
+            threshold = None if self.verifier is None else self.verifier.threshold
+        if threshold is None:
+            name = None if self.verifier is None else self.verifier.name
+            raise UnjudgedError(
+                f"verifier {name!r} has no threshold of its own; give first_error(threshold=...)"
+                if name
+                else "there was no verifier, so no step was judged; solve with one"
+            )
+        if math.isnan(threshold):
+            raise UnjudgedError("threshold=nan judges nothing; give a number")
+        for index, step in enumerate(self.steps):
+            if step.score is None:
+                raise UnjudgedError(
+                    f"step {index} has no score ({step.note or 'it was not asked for'}), so the "
+                    "first wrong step is unknown; use a verifier that scores every step"
+                )
+            if step.score < threshold:
+                return index
+        return None

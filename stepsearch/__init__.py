@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stepsearch.search.errors import PolicyError as PolicyError
     from stepsearch.search.errors import StepsearchError as StepsearchError
     from stepsearch.search.errors import TraceError as TraceError
+    from stepsearch.search.errors import UnjudgedError as UnjudgedError
     from stepsearch.search.errors import VerifierError as VerifierError
     from stepsearch.search.session import Session as Session
     from stepsearch.search.task import Task as Task
@@ -56,6 +57,7 @@ _HOME = {
         "PolicyError",
         "StepsearchError",
         "TraceError",
+        "UnjudgedError",
         "VerifierError",
     ),
     "stepsearch.search.session": ("Session",),

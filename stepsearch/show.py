@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 
+from stepsearch.search.errors import UnjudgedError
 from stepsearch.search.types import ScoredStep, Solution, Usage
 
 _RESET, _BOLD, _DIM = "\x1b[0m", "\x1b[1m", "\x1b[2m"
 _RED, _YELLOW, _GREEN = "\x1b[31m", "\x1b[33m", "\x1b[32m"
+_SURE = 0.7
+"""A step with at least this probability is shown as sure."""
 
 
 def render(solution: Solution, *, colour: bool) -> str:
     """The chosen chain with its step scores, the answer and what it cost."""
-    lines = [_step(step, colour) for step in solution.steps] or ["(no chain was finished)"]
+    lines = [_step(step, solution, colour) for step in solution.steps]
+    lines = lines or ["(no chain was finished)"]
     answer = solution.answer if solution.answer is not None else "none"
+    if solution.stop == "abstained":
+        answer = "withheld"
     lines += ["", f"answer  {_paint(answer, _BOLD, colour)}{_why(solution)}"]
-    lines.append(_paint(_votes(solution), _DIM, colour))
-    lines.append(_paint(cost(solution.usage), _DIM, colour))
+    for line in (*_verdict(solution), _votes(solution), cost(solution.usage)):
+        lines.append(_paint(line, _DIM, colour))
     if solution.error:
         lines.append(_paint(f"note    {solution.error}", _YELLOW, colour))
     return "\n".join(lines)
@@ -34,19 +40,42 @@ def cost(usage: Usage) -> str:
     )
 
 
-def _step(step: ScoredStep, colour: bool) -> str:
-    if step.score is None:
-        mark, paint = "   -  ", _DIM
-    else:
-        mark = f"{step.score:6.3f}"
-        paint = _GREEN if step.score >= 0.7 else _YELLOW if step.score >= 0.2 else _RED
-    text = step.text.strip("\n").replace("\n", "\n        ")
+def _step(step: ScoredStep, solution: Solution, colour: bool) -> str:
+    """The step behind its score and a sign that needs no colour: x wrong, ? unsure."""
+    sign, paint = _judgement(step, solution)
+    score = "   -  " if step.score is None else f"{step.score:6.3f}"
+    text = step.text.strip("\n").replace("\n", "\n          ")
     note = f"  {_paint('[' + step.note + ']', _DIM, colour)}" if step.note else ""
-    return f"{_paint(mark, paint, colour)}  {text}{note}"
+    return f"{_paint(f'{score} {sign}', paint, colour)}  {text}{note}"
+
+
+def _judgement(step: ScoredStep, solution: Solution) -> tuple[str, str]:
+    spec = solution.verifier
+    if step.score is None or spec is None:
+        return " ", _DIM
+    if spec.threshold is not None and step.score < spec.threshold:
+        return "x", _RED
+    if spec.range == "probability":
+        return (" ", _GREEN) if step.score >= _SURE else ("?", _YELLOW)
+    return " ", _GREEN if spec.threshold is not None else _DIM
+
+
+def _verdict(solution: Solution) -> list[str]:
+    """Which step is the first one judged wrong, and how many are unsure."""
+    signs = [_judgement(step, solution)[0] for step in solution.steps]
+    said = [f"{signs.count('?')} of {len(signs)} unsure (?)"] if "?" in signs else []
+    try:
+        first = solution.first_error()
+        said.insert(0, "none judged wrong" if first is None else f"{first + 1} judged wrong (x)")
+    except UnjudgedError:
+        pass  # without a threshold the signs say what can be said
+    return [f"steps   {', '.join(said)}"] if said and signs else []
 
 
 def _why(solution: Solution) -> str:
     score = "" if solution.score is None else f"  (score {solution.score:.3f})"
+    if solution.stop == "abstained":
+        return f"{score.removesuffix(')')} is below abstain_below)"
     return score if solution.stop == "done" else f"{score}  [stop: {solution.stop}]"
 
 

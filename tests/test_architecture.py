@@ -20,8 +20,8 @@ FLOORS = ("search", "policies", "verifiers", "conf", "benchmarks", "stepsearch")
 # Inside search, a module reaches only modules of its own rung or before it, itself and through
 # the helper modules that have no rung.
 RUNGS = (
-    ("types",),
-    ("contracts", "errors"),
+    ("types", "errors"),
+    ("contracts",),
     ("tree",),
     ("session",),
     ("strategies",),

@@ -22,7 +22,8 @@ class RuleVerifier:
     The scores are weights in [0, 1], not calibrated probabilities. Their defaults say: a wrong
     equation all but excludes a chain, a right one is better than none. One wrong equation spoils a
     chain for good, however many right ones it has; a step without an equation is neutral: it leaves
-    the chain where it was, and its note says so.
+    the chain where it was, and its note says so. The threshold is `neutral`: only a wrong equation
+    makes a step wrong.
 
     Attributes:
         correct: score once there was an equation that is right and none that is wrong.
@@ -51,6 +52,7 @@ class RuleVerifier:
             kind="step",
             range="probability",
             aggregation=self.aggregation,
+            threshold=self.neutral if self.wrong < self.neutral else None,
             incremental=True,
             num_parameters=0,
             provenance={f.name: getattr(self, f.name) for f in fields(self) if f.init},
