@@ -111,6 +111,7 @@ def build_engine(
         budget=parts["budget"],
         sampling=parts["sampling"],
         select=config.select,
+        vote_weight=config.vote_weight,
         aggregation=config.aggregation,
         seed=config.seed,
         abstain_below=config.abstain_below,

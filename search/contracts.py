@@ -167,7 +167,8 @@ class StepScores:
             the newest `chain.num_new` steps; every other verifier gives all. Empty on failure.
         failure: why there are no scores; None when there are.
         notes: what the verifier says about each step in words, aligned like `values`; may be empty.
-        parts: scores of component verifiers by name, aligned like `values`.
+        parts: scores of component verifiers by name, aligned like `values`; fewer where a
+            component scores whole chains only.
         tokens: verifier tokens computed, None when unknown.
         tokens_reused: verifier tokens taken from a cache, None when unknown.
     """

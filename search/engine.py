@@ -27,7 +27,7 @@ from stepsearch.search.provenance import describe
 from stepsearch.search.replay import require_resumable
 from stepsearch.search.requirements import require_fit, require_settle
 from stepsearch.search.run import Run, RunSettings, failed
-from stepsearch.search.select import Selection, require_floor
+from stepsearch.search.select import Selection, require_floor, require_vote_weight
 from stepsearch.search.task import MathTask, Task
 from stepsearch.search.trace import Trace, TraceWriter
 from stepsearch.search.tree import Chain
@@ -46,6 +46,7 @@ class Engine:
         task: wording, extraction and equality of answers; default `MathTask()`.
         select: `best`, `weighted` or `majority`; default `weighted` for a verifier with
             probabilities, else `best`, and `majority` without a verifier.
+        vote_weight: exponent of the number of votes in `weighted`; 1 adds up scores.
         aggregation: how step scores become the value of a chain; default: the verifier's own.
         budget: hard limits per problem; default 2,048 policy tokens.
         sampling: temperature and so on; `max_tokens` limits one chain.
@@ -70,6 +71,7 @@ class Engine:
         verifier: Verifier | None = None,
         task: Task | None = None,
         select: Selection | None = None,
+        vote_weight: float = 1.0,
         aggregation: Aggregation | None = None,
         budget: Budget | None = None,
         sampling: SamplingParams | None = None,
@@ -90,12 +92,14 @@ class Engine:
         )
         require_settle(settle, confidence, select=select, strategy=strategy)
         require_floor(abstain_below, select, spec)
+        require_vote_weight(vote_weight)
         self._settings = RunSettings(
             policy=policy,
             strategy=strategy,
             verifier=verifier,
             task=task or MathTask(),
             select=select,
+            vote_weight=vote_weight,
             aggregation=aggregation,
             budget=budget or Budget(),
             sampling=sampling or SamplingParams(max_tokens=512),

@@ -25,6 +25,7 @@ def describe(settings: RunSettings) -> dict[str, Any]:
         "strategy": _component(settings.strategy),
         "task": _component(settings.task),
         "select": settings.select,
+        "vote_weight": settings.vote_weight,
         "aggregation": settings.aggregation,
         "budget": asdict(settings.budget),
         "sampling": asdict(settings.sampling),

@@ -52,6 +52,7 @@ class RunSettings:
     verifier: Verifier | None
     task: Task
     select: Selection
+    vote_weight: float
     aggregation: Aggregation
     budget: Budget
     sampling: SamplingParams
@@ -148,10 +149,11 @@ class Run:
 
     async def _choose(self, found: Sequence[Candidate]) -> Choice:
         settings = self._settings
+        how = (settings.select, settings.task.equal, settings.vote_weight)
         if len({candidate.answer for candidate in found}) < 2:
-            return choose(found, settings.select, settings.task.equal)
+            return choose(found, *how)
         # Comparing answers may wait for another process.
-        return await asyncio.to_thread(choose, found, settings.select, settings.task.equal)
+        return await asyncio.to_thread(choose, found, *how)
 
     async def _finish(
         self, search: asyncio.Task[None], session: Session

@@ -3,6 +3,10 @@
 `best` takes the chain with the highest value, `weighted` the answer with the largest sum of values
 (Li et al. 2023, arXiv:2206.02336), `majority` the most frequent answer (Wang et al. 2023,
 arXiv:2203.11171). Ties go to the answer with the better best member, then to the earliest chain.
+
+A sum of values is the number of votes times their mean value. `weighted` takes the votes to the
+power of `vote_weight`: 1 is the sum, 0 the mean value of an answer's chains, and the larger it is
+the more it is like `majority`.
 """
 
 from __future__ import annotations
@@ -87,8 +91,20 @@ def require_floor(floor: object, by: Selection, spec: VerifierSpec | None) -> No
         )
 
 
+def require_vote_weight(weight: object) -> None:
+    """Raise `ConfigurationError` when the exponent of the votes is no number from 0 on."""
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < 1e3:
+        raise ConfigurationError(
+            f"vote_weight={weight!r} must be a number from 0 (votes do not count) on; "
+            "1 adds up scores, select=majority counts votes alone"
+        )
+
+
 def choose(
-    found: Sequence[Candidate], by: Selection, equal: Callable[[str, str], bool | None]
+    found: Sequence[Candidate],
+    by: Selection,
+    equal: Callable[[str, str], bool | None],
+    vote_weight: float = 1.0,
 ) -> Choice:
     """Choose among candidates.
 
@@ -96,6 +112,7 @@ def choose(
         found: the candidates, in the order they were submitted.
         by: the selection; `best` and `weighted` leave out chains without a score.
         equal: whether two answers are equal; None ("could not be decided") counts as not equal.
+        vote_weight: exponent of the number of votes in `weighted`.
     """
     ranked = [c for c in found if by == "majority" or c.score is not None]
     voters = [c for c in ranked if c.answer is not None]
@@ -105,9 +122,9 @@ def choose(
         best = _best(voters)
         return Choice(best, best.score if best else None)
     clusters = cluster(voters, equal)
+    most = max(map(len, clusters))
     weights = [
-        float(len(c)) if by == "majority" else math.fsum(m.score or 0.0 for m in c)
-        for c in clusters
+        float(len(c)) if by == "majority" else _weight(c, most, vote_weight) for c in clusters
     ]
     keys = [
         (weight, _value(_best(members)), -members[0].node)
@@ -116,6 +133,18 @@ def choose(
     winner = max(range(len(clusters)), key=keys.__getitem__)
     total = math.fsum(weights)
     return Choice(_best(clusters[winner]), weights[winner] / total if total > 0 else 0.0)
+
+
+def _weight(members: Sequence[Candidate], most: int, vote_weight: float) -> float:
+    """The members' mean score times their number to the power of `vote_weight`.
+
+    The number is taken relative to the `most` members of any answer, so that no power overflows.
+    """
+    total = math.fsum(member.score or 0.0 for member in members)
+    if vote_weight == 1:
+        return total
+    share: float = (len(members) / most) ** vote_weight
+    return total / len(members) * share
 
 
 def cluster(

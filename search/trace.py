@@ -52,6 +52,7 @@ class Trace:
         task: Task,
         verifier: str | None = None,
         aggregation: Aggregation | None = None,
+        vote_weight: float | None = None,
     ) -> Choice:
         """Read the answer out again in another way.
 
@@ -60,6 +61,7 @@ class Trace:
             task: extracts and compares answers.
             verifier: name of a score column; default: that of the search.
             aggregation: default: that of the search.
+            vote_weight: exponent of the votes in `weighted`; default: that of the search.
 
         Raises:
             TraceError: the tree has no scores of that verifier.
@@ -77,7 +79,9 @@ class Trace:
         found = candidates(
             self.tree, task, lambda node: chain_value(self.tree, node, name or "", fold)
         )
-        return choose(found, by, task.equal)
+        if vote_weight is None:
+            vote_weight = self.provenance.get("vote_weight", 1.0)
+        return choose(found, by, task.equal, vote_weight)
 
 
 class TraceWriter:

@@ -1,11 +1,11 @@
-"""Several step verifiers as one: the product of their scores, each to the power of its weight."""
+"""Several verifiers as one: the product of their scores, each to the power of its weight."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from stepsearch.search.contracts import (
     Aggregation,
@@ -18,15 +18,23 @@ from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.scores import checked
 from stepsearch.search.tree import Chain
 
-_T = TypeVar("_T")
-
 
 class EnsembleVerifier:
     """Scores a step with the product of its members' scores ** weight (a log-linear pool).
 
-    Every member must score steps with probabilities: a product of anything else means nothing. A
-    chain that one member cannot score has no score, with that member's reason. `StepScores.parts`
-    keeps what every member said.
+    Members of kind `step` guide: they score every step. Members of kind `outcome` decide: they are
+    asked for finished chains only, and their factor goes to the last step. There the exponents are
+    scaled to the same sum as everywhere else, so that finished and unfinished chains compare:
+
+        unfinished: prod(step ** a)
+        finished: (prod(step ** a) * prod(outcome ** b)) ** (sum(a) / (sum(a) + sum(b)))
+
+    Every member must give probabilities: a product of anything else means nothing. A member with
+    another range can be calibrated first, see `CalibratedVerifier`. A chain that one member cannot
+    score has no score, with that member's reason. `StepScores.parts` keeps what every member said.
+
+    How many chains agree on an answer is no property of a chain, so votes are not a member; they
+    have their exponent in the selection (`vote_weight`).
 
     Args:
         members: the verifiers by name; a sequence takes the names of their specs.
@@ -37,8 +45,8 @@ class EnsembleVerifier:
             by itself forgets a wrong step under `last`; the rule and most PRMs do not.
 
     Raises:
-        ConfigurationError: no members, names that repeat, weights that do not fit the members, or
-            a member that does not give one probability per step.
+        ConfigurationError: no members, names that repeat, weights that do not fit the members, a
+            member that does not give probabilities, or none that scores steps.
     """
 
     def __init__(
@@ -51,6 +59,9 @@ class EnsembleVerifier:
     ) -> None:
         self.members = _by_name(members)
         self.weights = _weights_of(self.members, weights)
+        self._guides = math.fsum(
+            self.weights[name] for name, m in self.members.items() if m.spec.kind == "step"
+        )
         self.spec = _spec(self.members, self.weights, name, aggregation)
 
     @classmethod
@@ -61,9 +72,14 @@ class EnsembleVerifier:
         return VerifierSpec(name=name or "ensemble", aggregation=aggregation)
 
     def count_tokens(self, chain: Chain) -> int | None:
-        """The sum over the members; None when one of them cannot tell."""
+        """The sum over the members that are asked; None when one of them cannot tell."""
+        asked = [self._asked(member, chain) for member in self.members.values()]
         return _sum(
-            [member.count_tokens(self._asked(member, chain)) for member in self.members.values()]
+            [
+                member.count_tokens(chain)
+                for member, chain in zip(self.members.values(), asked, strict=True)
+                if chain is not None
+            ]
         )
 
     async def score(self, chains: Sequence[Chain]) -> list[StepScores]:
@@ -75,18 +91,27 @@ class EnsembleVerifier:
             VerifierError: a member's backend failed for good.
         """
         columns = await asyncio.gather(
-            *(
-                member.score([self._asked(member, chain) for chain in chains])
-                for member in self.members.values()
-            )
+            *(self._ask(member, chains) for member in self.members.values())
         )
+        rows = [dict(zip(self.members, row, strict=True)) for row in zip(*columns, strict=True)]
         return [
-            self._combine(chain, dict(zip(self.members, row, strict=True)))
-            for chain, row in zip(chains, zip(*columns, strict=True), strict=True)
+            self._combine(chain, {name: scores for name, scores in row.items() if scores})
+            for chain, row in zip(chains, rows, strict=True)
         ]
 
-    def _asked(self, member: Verifier, chain: Chain) -> Chain:
+    async def _ask(self, member: Verifier, chains: Sequence[Chain]) -> list[StepScores | None]:
+        """What a member says about each chain; None where it is not asked."""
+        asked = [self._asked(member, chain) for chain in chains]
+        wanted = [chain for chain in asked if chain is not None]
+        results = iter(await member.score(wanted) if wanted else [])
+        return [None if chain is None else next(results) for chain in asked]
+
+    def _asked(self, member: Verifier, chain: Chain) -> Chain | None:
         """The chain as a member must see it for all members to score the same steps."""
+        if member.spec.kind == "outcome":
+            if len(chain) and chain.newest.stop == "step":
+                return None
+            return Chain(chain.tree, chain.node, chain.tail, len(chain))
         if self.spec.incremental or not member.spec.incremental:
             return chain
         return Chain(chain.tree, chain.node, chain.tail, len(chain))
@@ -97,22 +122,30 @@ class EnsembleVerifier:
         count = chain.num_new if self.spec.incremental else len(chain)
         parts = {}
         for name, given in scores.items():
-            good = checked(given, self.members[name].spec, num_steps=len(chain), num_new=count)
+            spec = self.members[name].spec
+            new = count if spec.kind == "step" else len(chain)
+            good = checked(given, spec, num_steps=len(chain), num_new=new)
             if good.failure is not None:
                 failure = ScoreFailure(good.failure.kind, f"{name}: {good.failure.message}")
                 return StepScores(failure=failure, tokens=tokens, tokens_reused=reused)
-            parts[name] = _newest(good.values, count)
+            parts[name] = good.values[-(count if spec.kind == "step" else 1) :] if count else ()
         return StepScores(
-            values=tuple(self._product(row) for row in zip(*parts.values(), strict=True)),
-            notes=_join_notes({n: _newest(s.notes, count) for n, s in scores.items()}, count),
+            values=self._pooled(parts, count),
+            notes=_join_notes({name: s.notes for name, s in scores.items()}, count),
             parts=parts,
             tokens=tokens,
             tokens_reused=reused,
         )
 
-    def _product(self, values: Sequence[float]) -> float:
-        weights = self.weights.values()
-        return math.prod([math.pow(v, w) for v, w in zip(values, weights, strict=True)])
+    def _pooled(self, parts: Mapping[str, tuple[float, ...]], count: int) -> tuple[float, ...]:
+        """The product at every step; members of kind `outcome` reach the last one only."""
+        values = []
+        for back in range(count, 0, -1):
+            given = {name: part[-back] for name, part in parts.items() if len(part) >= back}
+            scale = self._guides / math.fsum(self.weights[name] for name in given)
+            powers = [math.pow(v, self.weights[name] * scale) for name, v in given.items()]
+            values.append(math.prod(powers))
+        return tuple(values)
 
 
 def _by_name(members: Mapping[str, Verifier] | Sequence[Verifier]) -> dict[str, Verifier]:
@@ -124,11 +157,17 @@ def _by_name(members: Mapping[str, Verifier] | Sequence[Verifier]) -> dict[str, 
         raise ConfigurationError("members must hold at least one verifier, and no name twice")
     for name, member in named.items():
         kind, range_ = member.spec.kind, member.spec.range
-        if kind != "step" or range_ != "probability":
+        if kind not in ("step", "outcome") or range_ != "probability":
             raise ConfigurationError(
                 f"members: {name!r} has kind {kind!r} and range {range_!r}, but a product needs "
-                "kind 'step' and range 'probability' of every member; leave it out"
+                "kind 'step' or 'outcome' and range 'probability' of every member; calibrate it or "
+                "leave it out"
             )
+    if all(member.spec.kind == "outcome" for member in named.values()):
+        raise ConfigurationError(
+            f"members: {next(iter(named))!r} has kind 'outcome' like all others, so nothing would "
+            "score the steps; add a member of kind 'step', or use it alone"
+        )
     return named
 
 
@@ -166,7 +205,8 @@ def _spec(
     return VerifierSpec(
         name=name,
         aggregation=aggregation,
-        incremental=all(s.incremental for s in specs.values()),
+        # A finished chain does not grow, so an outcome's score cannot change either.
+        incremental=all(s.incremental for s in specs.values() if s.kind == "step"),
         max_length=min(lengths, default=None),
         reserved=tuple(dict.fromkeys(r for s in specs.values() for r in s.reserved)),
         num_parameters=_num_parameters(specs.values()),
@@ -185,14 +225,11 @@ def _num_parameters(specs: Iterable[VerifierSpec]) -> int | None:
     return sizes.pop() if sizes else 0
 
 
-def _newest(values: tuple[_T, ...], count: int) -> tuple[_T, ...]:
-    return values[len(values) - count :] if values else ()
-
-
-def _join_notes(notes: dict[str, tuple[str, ...]], count: int) -> tuple[str, ...]:
+def _join_notes(notes: Mapping[str, tuple[str, ...]], count: int) -> tuple[str, ...]:
+    """What the members say about each of the newest steps, aligned to the end."""
     joined = [
-        "; ".join(f"{name}: {given[i]}" for name, given in notes.items() if given and given[i])
-        for i in range(count)
+        "; ".join(f"{n}: {said[-k]}" for n, said in notes.items() if len(said) >= k and said[-k])
+        for k in range(count, 0, -1)
     ]
     return tuple(joined) if any(joined) else ()
 

@@ -77,3 +77,15 @@ def test_a_package_on_the_search_path_adds_options() -> None:
 def test_any_class_by_its_path() -> None:
     config = load_config(["search._target_=builtins.dict", "~search.width", "search.n=3"])
     assert build(config, "search") == {"n": 3, "lookahead": 0, "max_steps": 40}
+
+
+def test_members_of_an_ensemble_are_changed_added_and_taken_out() -> None:
+    def members(*overrides: str) -> tuple[list[str], dict[str, float]]:
+        found = load_config(["verifier=ensemble", *overrides]).verifier
+        return [found.members[n]["_target_"].split(".")[-1] for n in found.members], found.weights
+
+    assert members("verifier@verifier.members.prm=rule")[0] == ["RuleVerifier"] * 2
+    more = members("+verifier@verifier.members.x=rule", "+verifier.weights.x=2")
+    assert (len(more[0]), more[1]["x"]) == (3, 2)
+    less = members("~verifier@verifier.members.rule", "~verifier.weights.rule")
+    assert (less[0], list(less[1])) == (["TransformersVerifier"], ["prm"])

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepsearch.search.select import SELECTIONS, candidates, choose, cluster
+from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.select import (
+    SELECTIONS,
+    candidates,
+    choose,
+    cluster,
+    require_vote_weight,
+)
 from stepsearch.search.task import MathTask
 from stepsearch.search.tree import ROOT, Tree
 from stepsearch.search.types import Candidate, Step
@@ -95,3 +102,45 @@ def test_only_finished_chains_and_cut_ones_with_an_answer_are_candidates() -> No
         (2, None, "eos"),
         (3, "2", "length"),
     ]
+
+
+def test_the_weight_of_votes_goes_from_the_mean_score_to_the_majority() -> None:
+    found = [
+        Candidate(node=i, answer=answer, score=score, stop="eos")
+        for i, (answer, score) in enumerate(
+            [("a", 0.9), ("b", 0.5), ("b", 0.5), *[("c", 0.2)] * 4, ("c", 0.1)]
+        )
+    ]
+
+    def chosen(weight: float) -> str | None:
+        candidate = choose(found, "weighted", str.__eq__, weight).candidate
+        return None if candidate is None else candidate.answer
+
+    assert [chosen(w) for w in (0, 0.5, 1, 2, 50)] == ["a", "a", "b", "c", "c"]
+    summed = choose(found, "weighted", str.__eq__)
+    assert summed == choose(found, "weighted", str.__eq__, 1.0)
+    assert summed.score == pytest.approx(1.0 / 2.8)
+
+
+@pytest.mark.parametrize("weight", [-1, float("nan"), float("inf"), True, "x"])
+def test_a_weight_of_votes_that_means_nothing_is_refused(weight: object) -> None:
+    with pytest.raises(ConfigurationError, match="vote_weight"):
+        require_vote_weight(weight)
+
+
+def test_the_weight_of_votes_reaches_engine_and_trace() -> None:
+    from support.worlds import engine, hash_verifier, random_policy
+
+    from stepsearch.search.strategies.best_of_n import BestOfN
+    from stepsearch.search.task import ExactTask
+    from stepsearch.search.trace import decode, encode
+
+    made = engine(BestOfN(n=16), random_policy(), hash_verifier(), vote_weight=0.0)
+    solution = made.solve("which way?")
+    means = choose(solution.candidates, "weighted", str.__eq__, 0.0)
+    assert (
+        solution.score == means.score != choose(solution.candidates, "weighted", str.__eq__).score
+    )
+    trace = decode(encode(solution, {"verifier": {"name": "scripted"}, "aggregation": "last"}))
+    again = trace.select("weighted", task=ExactTask(), vote_weight=0.0)
+    assert again.score == pytest.approx(solution.score)

@@ -192,3 +192,61 @@ def test_the_product_is_a_probability_below_every_factor(
     assert scores.failure is None
     factors = [v**w for v, w in zip(values, weights, strict=True)]
     assert 0 <= scores.values[0] <= min(factors)
+
+
+def finished(*texts: str, num_new: int) -> Chain:
+    steps = [Step(text=t) for t in texts[:-1]] + [Step(text=texts[-1], stop="eos")]
+    return Tree("q").chain(0, tuple(steps), num_new=num_new)
+
+
+def decided(orm: float = 0.25, weight: float = 3.0) -> EnsembleVerifier:
+    return EnsembleVerifier(
+        {
+            "prm": ScriptedVerifier(score_fn=by_length, tokens_per_step=1),
+            "orm": Fixed(StepScores(values=(orm,), notes=("looks odd",)), kind="outcome"),
+        },
+        {"prm": 1.0, "orm": weight},
+    )
+
+
+def test_outcome_members_decide_on_finished_chains_only() -> None:
+    chains = chain_of("a", "ab", num_new=2), finished("a", "ab", "abcd", num_new=2)
+    guided, done = score(decided(), *chains)
+    assert guided.values == (1.0, 0.5)
+    assert "orm" not in guided.parts
+    assert done.values == (0.5, pytest.approx((0.25 * 0.25**3) ** (1 / 4)))
+    assert done.parts == {"prm": (0.5, 0.25), "orm": (0.25,)}
+    assert done.notes == ("", "orm: looks odd")
+    assert decided().spec.kind == "step"
+
+
+def test_an_outcome_that_agrees_leaves_a_finished_chain_where_it_was() -> None:
+    (done,) = score(decided(orm=0.25), finished("abcd", num_new=1))
+    assert done.values == (pytest.approx(0.25),)
+
+
+def test_outcome_members_are_counted_where_they_are_asked() -> None:
+    assert decided().count_tokens(chain_of("a", "b", num_new=1)) == 1
+    assert decided().count_tokens(finished("a", "b", num_new=1)) == 1 + 4
+    assert decided().count_tokens(chain_of(num_new=0)) == 0 + 4, "both read the question"
+
+
+def test_a_failed_outcome_fails_the_finished_chain_only() -> None:
+    failing = Fixed(StepScores(failure=ScoreFailure("missing", "gone")), kind="outcome")
+    ensemble = EnsembleVerifier({"prm": ScriptedVerifier(score_fn=by_length), "orm": failing})
+    open_, done = score(ensemble, chain_of("a", num_new=1), finished("a", num_new=1))
+    assert open_.values == (1.0,)
+    assert (done.values, done.failure) == ((), ScoreFailure("missing", "orm: gone"))
+
+
+def test_outcome_members_reach_the_columns_of_the_tree() -> None:
+    from support.worlds import engine, table_policy
+
+    from stepsearch.search.strategies.beam import Beam
+
+    policy = table_policy({"": ["ab\n", "abcd\n"], "ab\n": ["12."], "abcd\n": ["7."]})
+    solution = engine(Beam(n=2, width=1), policy, decided(), select="best").solve("q")
+    tree = solution.tree
+    asked = [n for n in range(1, len(tree)) if tree.scores["orm"][n] is not None]
+    assert asked == tree.terminals() != []
+    assert all(tree.scores["prm"][n] is not None for n in range(1, len(tree)))

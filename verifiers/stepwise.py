@@ -1,0 +1,66 @@
+"""Scores of solutions that come from a file rather than from a search: one for every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepsearch.search.contracts import ScoreFailure, StepScores, Verifier
+from stepsearch.search.scores import checked
+from stepsearch.search.tree import ROOT, Chain, Tree
+from stepsearch.search.types import Step
+
+Scored = tuple[float, ...] | ScoreFailure
+
+
+def chain_of(question: str, steps: Sequence[str]) -> Chain:
+    """A finished solution as a chain whose steps all await a score.
+
+    Args:
+        question: the question.
+        steps: text of every step; a line end is added where it has none.
+    """
+    texts = [text if text.endswith("\n") else text + "\n" for text in steps]
+    stops = ["step"] * (len(texts) - 1) + ["eos"]
+    made = tuple(
+        Step(text=text, stop="eos" if stop == "eos" else "step")
+        for text, stop in zip(texts, stops, strict=False)
+    )
+    return Tree(question).chain(ROOT, made)
+
+
+def prefix(chain: Chain, num_steps: int) -> Chain:
+    """The first steps of a chain that is not in a tree yet, all of them awaiting a score."""
+    return chain.tree.chain(chain.node, chain.tail[:num_steps])
+
+
+async def score_steps(verifier: Verifier, chains: Sequence[Chain]) -> list[Scored]:
+    """One score for every step of every chain, or why there is none.
+
+    A verifier that gives one number for a whole prefix is asked for every prefix.
+
+    Raises:
+        VerifierError: the verifier's backend failed for good.
+    """
+    if verifier.spec.kind == "step":
+        results = await verifier.score(chains)
+        return [_values(verifier, *pair) for pair in zip(chains, results, strict=True)]
+    prefixes = [[prefix(c, k) for k in range(1, len(c) + 1)] for c in chains]
+    flat = [one for many in prefixes for one in many]
+    results = await verifier.score(flat)
+    last = iter([_values(verifier, *pair) for pair in zip(flat, results, strict=True)])
+    return [_joined([next(last) for _ in many]) for many in prefixes]
+
+
+def _values(verifier: Verifier, chain: Chain, scores: StepScores) -> Scored:
+    good = checked(scores, verifier.spec, num_steps=len(chain), num_new=chain.num_new)
+    return good.values if good.failure is None else good.failure
+
+
+def _joined(scored: Sequence[Scored]) -> Scored:
+    """The last score of every prefix; the first failure where there is one."""
+    values = []
+    for scores in scored:
+        if isinstance(scores, ScoreFailure):
+            return scores
+        values.append(scores[-1])
+    return tuple(values)
