@@ -243,6 +243,13 @@ class CausalModel:
             found.append(float((mine[name].float() - b).norm() / b.norm()))
         return sum(found) / len(found)
 
+    @torch.no_grad()
+    def logprob(self, hidden: Tensor, ids: Sequence[int]) -> float:
+        """Sum of log p(ids[k] | hidden[k]) over [n, hidden size] states and n ids, in nats."""
+        scores = self.logits(hidden.to(self.dtype)).log_softmax(dim=-1)
+        index = torch.tensor(ids, device=scores.device)[:, None]
+        return float(scores.gather(1, index).sum())
+
 
 def _end_ids(model: Any) -> frozenset[int]:
     found: set[int] = set()

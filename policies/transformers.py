@@ -16,7 +16,7 @@ from stepsearch.policies.loading import load_tokenizer, model_hash, shared_runne
 from stepsearch.policies.prompt import FILE_NAME, PromptEncoder, PromptFormat
 from stepsearch.policies.sampling import Draw
 from stepsearch.policies.text import ChainReader, StepCutter, StepRules
-from stepsearch.search.contracts import PolicySpec, Sample, SamplingParams
+from stepsearch.search.contracts import PolicySpec, Sample, SamplingParams, TextLogprobs
 from stepsearch.search.errors import PolicyError
 from stepsearch.search.tree import Chain
 from stepsearch.search.types import Step
@@ -167,6 +167,33 @@ class TransformersPolicy:
                 " sampled can be continued"
             )
         return tuple(i for step in steps for i in step.token_ids)
+
+    async def text_logprobs(self, chain: Chain, texts: Sequence[str]) -> TextLogprobs:
+        """How likely each text is behind the chain; see `WeighsTexts.text_logprobs`.
+
+        Raises:
+            PolicyError: the model failed, or the chain's ids are unknown.
+        """
+        start = self._prompt(chain.prompt) + self._history(chain)
+        encoded = [self._encode(text) for text in texts]
+        if len(start) + max(map(len, encoded)) > self.runner.model.max_positions:
+            return TextLogprobs((), 0, 0)
+        found = await asyncio.gather(*(self._weigh(start, ids) for ids in encoded))
+        values, computed, reused = zip(*found, strict=True)
+        return TextLogprobs(values, sum(computed), sum(reused))
+
+    async def _weigh(self, start: tuple[int, ...], ids: list[int]) -> tuple[float, int, int]:
+        first = len(start) - 1
+        positions = range(first, first + len(ids))
+        encoded = await self.runner.encode((*start, *ids[:-1]), positions, self._adapter)
+        value = await asyncio.to_thread(self.runner.model.logprob, encoded.hidden, ids)
+        return value, encoded.computed, encoded.reused
+
+    def _encode(self, text: str) -> list[int]:
+        ids = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        if not ids:
+            raise ValueError("a text to be weighed is empty")
+        return list(ids)
 
     def count_prompt_tokens(self, prompt: str) -> int:
         """Tokens of the rendered prompt."""

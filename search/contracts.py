@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stepsearch.search.tree import Chain
 
 Aggregation = Literal["last", "min", "mean", "product"]
-Kind = Literal["step", "prefix", "outcome", "generative"]
+Kind = Literal["step", "prefix", "outcome"]
 Range = Literal["probability", "signed", "unbounded"]
 
 
@@ -103,6 +103,35 @@ class CountsPrompt(Protocol):
 
     def count_prompt_tokens(self, prompt: str) -> int:
         """Tokens of the rendered prompt."""
+        ...
+
+
+class TextLogprobs(NamedTuple):
+    """How likely a model finds given texts.
+
+    Attributes:
+        values: log p(text | chain) in nats, one a text; empty when they do not fit the context.
+        tokens: prefix tokens computed, None when the backend does not tell.
+        tokens_reused: prefix tokens taken from a cache.
+    """
+
+    values: tuple[float, ...]
+    tokens: int | None = None
+    tokens_reused: int | None = None
+
+
+@runtime_checkable
+class WeighsTexts(Protocol):
+    """A policy that can tell how likely given texts are; verdicts are read with it."""
+
+    async def text_logprobs(self, chain: Chain, texts: Sequence[str]) -> TextLogprobs:
+        """How likely each of the texts is as what follows the chain, at temperature 1.
+
+        The chain's own ids are kept; a text is encoded by itself and put behind them.
+
+        Raises:
+            PolicyError: the backend failed for good.
+        """
         ...
 
 
@@ -233,7 +262,8 @@ class VerifierSpec:
 
     Attributes:
         name: the name of its score column in trees and traces.
-        kind: `step` (PRM), `prefix` (one number per prefix), `outcome` (ORM) or `generative`.
+        kind: what a score speaks of: `step` (PRM), `prefix` (one number per prefix) or `outcome`
+            (ORM).
         range: `probability` [0, 1], `signed` [-1, 1] or `unbounded`.
         aggregation: how a chain's step scores become one number by default.
         threshold: a step below it counts as wrong; None when no value was tuned.
