@@ -82,7 +82,30 @@ def _parser() -> argparse.ArgumentParser:
     rerank.add_parser(commands)
     bench.add_parser(commands)
     report.add_parser(commands)
+    _add_processbench(commands)
     return parser
+
+
+def _add_processbench(commands: Any) -> None:
+    command = commands.add_parser(
+        "processbench",
+        help="find the first wrong step of labelled solutions",
+        description="How well a verifier finds first errors. Settings are Hydra overrides: "
+        "verifier=line_prm verifier.adapter=FOLDER ...",
+    )
+    command.add_argument("source", help="folder with SPLIT.json files, or a data set on the hub")
+    command.add_argument("overrides", nargs="*", metavar="SETTING=VALUE", help="settings")
+    command.add_argument("--split", action="append", help="what is reported; may be repeated")
+    command.add_argument("--tune", metavar="SPLIT", help="choose the threshold on this split")
+    command.add_argument("--threshold", type=float, help="a threshold; default the verifier's own")
+    command.add_argument("--json", action="store_true", help="print one JSON array")
+    command.set_defaults(run=_processbench)
+
+
+def _processbench(options: argparse.Namespace) -> int:
+    from stepsearch.benchmarks.processbench import main as run
+
+    return run(options)
 
 
 def _solve(options: argparse.Namespace) -> int:
