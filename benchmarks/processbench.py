@@ -196,7 +196,7 @@ def score_cases(verifier: Verifier, cases: Sequence[Case], name: str = "") -> li
         VerifierError: the verifier's backend failed for good.
     """
     scored: list[Scored] = []
-    with tqdm(total=len(cases), desc=name or "scoring", unit="case", leave=False) as bar:
+    with tqdm(total=len(cases), desc=name or "scoring", leave=False, disable=None) as bar:
         for start in range(0, len(cases), _BATCH):
             batch = cases[start : start + _BATCH]
             chains = [chain_of(case.problem, case.steps) for case in batch]

@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_parser(commands)
     report.add_parser(commands)
     _add_processbench(commands)
+    _add_audit(commands)
     return parser
 
 
@@ -106,6 +107,39 @@ def _processbench(options: argparse.Namespace) -> int:
     from stepsearch.benchmarks.processbench import main as run
 
     return run(options)
+
+
+def _add_audit(commands: Any) -> None:
+    command = commands.add_parser(
+        "audit",
+        help="what moves a verifier's scores",
+        description="Edit right solutions and see how a verifier's scores move. Settings are Hydra "
+        "overrides: verifier=line_prm verifier.adapter=FOLDER ...",
+    )
+    command.add_argument("solutions", help="JSON lines with steps, samples or worked answers")
+    command.add_argument("overrides", nargs="*", metavar="SETTING=VALUE", help="settings")
+    command.add_argument("--limit", type=int, default=200, help="most solutions")
+    command.add_argument("--seed", type=int, default=0, help="of edits and intervals")
+    command.add_argument("--plot", metavar="FILE", help="draw the effects, as PNG, SVG or PDF")
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    command.set_defaults(run=_audit)
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from stepsearch.conf.build import build, load_config, require_complete
+    from stepsearch.verifiers.training import audit
+
+    config = load_config(options.overrides)
+    require_complete(config, ["verifier"])
+    solutions = audit.load_solutions(options.solutions, options.limit)
+    verifier = build(config, "verifier")
+    if verifier is None:
+        raise ConfigurationError("verifier=none has no scores; give a verifier")
+    found = audit.audit(verifier, solutions, seed=options.seed)
+    if options.plot:
+        audit.plot(found, options.plot)
+    print(json.dumps(asdict(found)) if options.json else audit.render(found))
+    return OK
 
 
 def _solve(options: argparse.Namespace) -> int:

@@ -1,0 +1,1 @@
+"""Training step verifiers, and finding out what they learned."""
