@@ -96,6 +96,18 @@ class Samples(NamedTuple):
     prompt_tokens: int | None = None
     prompt_tokens_reused: int | None = None
 
+    def apart(self) -> list[Sample]:
+        """One `Sample` each; the prefix tokens of all stand at the first."""
+        return [
+            Sample(
+                request,
+                (self.steps.step(index),),
+                0 if index and self.prompt_tokens is not None else self.prompt_tokens,
+                0 if index and self.prompt_tokens_reused is not None else self.prompt_tokens_reused,
+            )
+            for index, request in enumerate(self.requests)
+        ]
+
 
 @runtime_checkable
 class CountsPrompt(Protocol):

@@ -168,12 +168,14 @@ class Critic:
     async def _read_critiques(self, roots: Sequence[Chain]) -> list[list[_Reading]]:
         chains = [root for root in roots for _ in range(self._samples)]
         seeds = [self._seed_of(root, k) for root in roots for k in range(self._samples)]
-        samples = [sample async for sample in self._policy.sample(chains, seeds, self._params)]
+        samples: list[Sample] = []
+        async for found in self._policy.sample(chains, seeds, self._params):
+            samples += [found] if isinstance(found, Sample) else found.apart()
         samples.sort(key=_request)
         if [sample.request for sample in samples] != list(range(len(chains))):
             raise PolicyError(f"{len(samples)} critiques came back where {len(chains)} were asked")
-        found = await asyncio.gather(*map(self._read, chains, samples))
-        return [found[k : k + self._samples] for k in range(0, len(found), self._samples)]
+        read = await asyncio.gather(*map(self._read, chains, samples))
+        return [read[k : k + self._samples] for k in range(0, len(read), self._samples)]
 
     async def _read(self, root: Chain, sample: Sample) -> _Reading:
         """The probability that a critique's verdict is `good`."""
