@@ -30,8 +30,8 @@ class Batcher(Generic[T, R]):
     call of several items raises, each is tried again alone, so that a failing item fails alone.
 
     Args:
-        call: takes items, returns one result per item in the same order. A group that is called
-            alone is handed over as it was submitted, and so are its results.
+        call: takes items, returns one result, or what went wrong, per item in the same order. A
+            group that is called alone is handed over as it was submitted, and so are its results.
         max_items: a call takes groups until it has so many items; None means no limit.
         max_in_flight: most calls at once; None means no limit, for a backend that batches by
             itself.
@@ -39,7 +39,7 @@ class Batcher(Generic[T, R]):
 
     def __init__(
         self,
-        call: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+        call: Callable[[Sequence[T]], Awaitable[Sequence[R | Exception]]],
         *,
         max_items: int | None = None,
         max_in_flight: int | None = 1,

@@ -319,6 +319,8 @@ class Verifier(Protocol):
         """Score chains; result i belongs to chain i. A chain that fails fails alone.
 
         Raises:
+            ConnectionError, TimeoutError: the backend is out of reach for now; it is asked again a
+                few times before it counts as failed.
             VerifierError: the backend failed for good; the searches that wait for it end.
         """
         ...

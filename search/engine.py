@@ -22,6 +22,7 @@ from stepsearch.search.contracts import (
     Verifier,
 )
 from stepsearch.search.errors import ConfigurationError, EmptyQuestionError
+from stepsearch.search.outage import patient
 from stepsearch.search.poll import Settle
 from stepsearch.search.provenance import describe
 from stepsearch.search.replay import require_resumable
@@ -251,5 +252,5 @@ class Engine:
             return None
         loop = asyncio.get_running_loop()
         if loop not in self._batchers:
-            self._batchers[loop] = Batcher(verifier.score, max_in_flight=None)
+            self._batchers[loop] = Batcher(patient(verifier), max_in_flight=None)
         return self._batchers[loop]

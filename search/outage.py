@@ -1,0 +1,57 @@
+"""Outages: a verifier that is out of reach for a moment is asked again before anything is given up.
+
+Chains are asked for again together, so an outage costs the waits once however many wait for it. It
+changes when scores arrive and not which, so the tree is what it would have been.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from stepsearch.search.contracts import StepScores, Verifier
+from stepsearch.search.errors import VerifierError
+from stepsearch.search.tree import Chain
+
+OUTAGES = (ConnectionError, TimeoutError)
+"""What a verifier raises when asking again may help."""
+
+WAITS = (0.5, 2.0, 8.0)
+"""Seconds before a verifier is asked for the second, third and last time."""
+
+_log = logging.getLogger(__name__)
+
+
+def patient(
+    verifier: Verifier,
+) -> Callable[[Sequence[Chain]], Awaitable[Sequence[StepScores | Exception]]]:
+    """The verifier's `score`, asked again after an outage.
+
+    When it stays out of reach every chain gets a `VerifierError` in place of scores.
+    """
+
+    async def score(chains: Sequence[Chain]) -> Sequence[StepScores | Exception]:
+        for wait in WAITS:
+            try:
+                return await verifier.score(chains)
+            except OUTAGES as error:
+                _log.warning("verifier %r: %r; asked again in %g s", _name(verifier), error, wait)
+                await asyncio.sleep(wait)
+        try:
+            return await verifier.score(chains)
+        except OUTAGES as error:
+            return [_given_up(verifier, error)] * len(chains)
+
+    return score
+
+
+def _given_up(verifier: Verifier, error: Exception) -> VerifierError:
+    return VerifierError(
+        f"verifier {_name(verifier)!r} was out of reach {len(WAITS) + 1} times in {sum(WAITS):g} s "
+        f"({type(error).__name__}: {error}); see that its server runs"
+    )
+
+
+def _name(verifier: Verifier) -> str:
+    return verifier.spec.name
