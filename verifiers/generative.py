@@ -6,7 +6,8 @@ See `critique` for how a verdict is read. A step without any verdict has no scor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
 
 from stepsearch.search.contracts import (
     Aggregation,
@@ -71,11 +72,8 @@ class GenerativeVerifier:
             max_tokens=max_tokens,
             seed=seed,
         )
-        self.spec = VerifierSpec(
-            name=name,
-            kind=kind,
-            aggregation=aggregation,
-            threshold=0.5,  # below it the model finds the other verdict more likely
+        self.spec = replace(
+            self.declare(name=name, kind=kind, aggregation=aggregation),
             num_parameters=policy.spec.num_parameters,
             provenance={
                 "policy": dict(policy.spec.provenance) | {"name": policy.spec.name},
@@ -85,6 +83,19 @@ class GenerativeVerifier:
                 "reads": "logprobs" if isinstance(policy, WeighsTexts) else "words",
             },
         )
+
+    @classmethod
+    def declare(
+        cls,
+        *,
+        name: str = "critic",
+        kind: Kind = "step",
+        aggregation: Aggregation = "min",
+        **_: Any,
+    ) -> VerifierSpec:
+        """What the scores mean, whatever model judges."""
+        # Below the threshold the model finds the other verdict more likely.
+        return VerifierSpec(name=name, kind=kind, aggregation=aggregation, threshold=0.5)
 
     def count_tokens(self, chain: Chain) -> None:
         """None: nobody knows how long a critique will be."""
@@ -96,7 +107,8 @@ class GenerativeVerifier:
         Raises:
             VerifierError: the model's backend failed for good.
         """
-        asked = [self._ends(chain) for chain in chains]
+        unread = [_unreadable(chain) for chain in chains]
+        asked = [range(0) if u else self._ends(c) for u, c in zip(unread, chains, strict=True)]
         texts = [chain.texts for chain in chains]
         verdicts = iter(
             await self.critic.judge(
@@ -107,7 +119,10 @@ class GenerativeVerifier:
                 ]
             )
         )
-        return [self._scores({end: next(verdicts) for end in ends}) for ends in asked]
+        return [
+            StepScores(failure=u) if u else self._scores({end: next(verdicts) for end in ends})
+            for u, ends in zip(unread, asked, strict=True)
+        ]
 
     def _ends(self, chain: Chain) -> range:
         """How many steps each critique of a chain sees."""
@@ -137,6 +152,16 @@ class GenerativeVerifier:
         return ScoreFailure(
             "missing", f"step {number}: none of {verdict.num_critiques} critiques held {said}"
         )
+
+
+def _unreadable(chain: Chain) -> ScoreFailure | None:
+    """Why no model can read a chain; None when it can."""
+    try:
+        chain.question.encode()
+        chain.text.encode()
+    except UnicodeEncodeError as error:
+        return ScoreFailure("malformed", f"the text is not valid Unicode: {error}")
+    return None
 
 
 def _note(verdict: Verdict) -> str:

@@ -12,6 +12,7 @@ import pytest
 from support.tiny import save_tiny
 from support.worlds import engine, table_policy
 
+from stepsearch import solve
 from stepsearch.conf.build import build, load_config
 from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
 from stepsearch.search.contracts import Policy, StepScores, TextLogprobs
@@ -167,6 +168,14 @@ def test_no_room_in_the_context_is_too_long() -> None:
         assert scores.failure.kind == "too_long"
 
 
+def test_a_text_that_no_model_can_read_fails_alone() -> None:
+    verifier = made(writer(lambda prompt, seed: "Verdict: correct"))
+    bad, good = score(verifier, chain_of("a", "\ud800"), chain_of("a"))
+    assert bad.failure is not None
+    assert bad.failure.kind == "malformed"
+    assert good.values == (1.0,)
+
+
 def test_not_a_number_is_no_verdict() -> None:
     policy = Weighing(writer(lambda p, s: "Verdict: correct"), lambda chain, text: math.nan)
     (scores,) = score(made(policy), chain_of("a"))
@@ -201,6 +210,11 @@ def test_wrong_settings_are_named(settings: dict[str, Any], match: str) -> None:
     policy = writer(lambda prompt, seed: "")
     with pytest.raises(ConfigurationError, match=match):
         GenerativeVerifier(**({"policy": policy, "prompt": PROMPT} | settings))
+
+
+def test_a_selection_that_does_not_fit_is_named_before_the_model_is_loaded() -> None:
+    with pytest.raises(ConfigurationError, match="aggregation='mode'"):
+        solve("q", verifier="critic", overrides=["aggregation=mode"])
 
 
 def test_it_guides_a_search_and_decides_in_an_ensemble() -> None:
