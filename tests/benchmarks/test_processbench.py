@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepsearch.benchmarks.processbench import (
@@ -134,6 +134,7 @@ def apart(pairs: Sequence[tuple[Case, Scored]]) -> tuple[list[Case], list[Scored
     return [case for case, _ in pairs], [scores for _, scores in pairs]
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.lists(st.integers(0, 6), min_size=1, max_size=4).flatmap(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepsearch import ConfigurationError, VerifierError, solve
@@ -59,6 +59,7 @@ def test_platt_on_scores_that_separate_stays_finite() -> None:
     assert 0 < curve(-1) < 0.5 < curve(1) < 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=7))
 def test_isotonic_is_the_best_rising_function(samples: list[tuple[int, bool]]) -> None:
     scores, labels = [float(x) for x, _ in samples], [y for _, y in samples]
@@ -85,6 +86,7 @@ def test_isotonic_is_the_best_rising_function(samples: list[tuple[int, bool]]) -
     assert found <= best.min() + 2e-2
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=2, max_size=40),
     st.sampled_from(["platt", "isotonic"]),

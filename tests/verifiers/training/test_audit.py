@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepsearch.cli import main
@@ -81,6 +81,7 @@ def test_an_edit_that_does_not_apply_says_so(name: str, steps: list[str]) -> Non
     assert edited(name, steps) is None
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.text("ab12 =+-*/.$,\n", max_size=30), max_size=5),
     st.sampled_from(sorted({**NEUTRAL, **HARMFUL})),
