@@ -5,23 +5,21 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Coroutine, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
-from itertools import groupby, pairwise
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from stepsearch.search.aggregate import chain_scores
-from stepsearch.search.contracts import Policy, SamplingParams, StepScores
-from stepsearch.search.expansion import Expansion
+from stepsearch.search.contracts import Policy, SamplingParams
+from stepsearch.search.growth import Growth
 from stepsearch.search.ledger import Ledger
 from stepsearch.search.meter import Meter
 from stepsearch.search.poll import Poll
 from stepsearch.search.scorebook import Scorebook
 from stepsearch.search.seeding import Seeder
-from stepsearch.search.tree import NO_NODE, Chain, Tree
+from stepsearch.search.tree import Tree
 from stepsearch.search.types import SolutionStop
 
 T = TypeVar("T")
@@ -56,21 +54,23 @@ class Session:
         self.stopped_by_budget = False
         self.stopped_by_answer = False
         self.scoring_failed = False
-        self._policy = policy
         self._scorebook = scorebook
         self._sampling = sampling
         self._ledger = ledger
         self._seeder = seeder
-        self._meter = meter
         self._poll = poll
         self._window = window
-        self._num_asked = 0
         self._closed_at: int | None = None
-        self._next_child: dict[int, int] = {}
         self._known_params: dict[tuple[str, int | None, float | None], SamplingParams] = {}
-        self._last_turn: asyncio.Future[None] | None = None
-        self._num_waiting = 0
-        self._num_parts = 0
+        self._growth = Growth(
+            tree=tree,
+            policy=policy,
+            scorebook=scorebook,
+            ledger=ledger,
+            seeder=seeder,
+            meter=meter,
+            added=self._count_votes,
+        )
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -106,7 +106,7 @@ class Session:
     async def gather(self, *searches: Coroutine[Any, Any, T]) -> list[T]:
         """Run parts of a search concurrently; their results in the order they were given."""
         tasks = [asyncio.ensure_future(search) for search in searches]
-        self._num_parts += len(tasks)
+        self._growth.num_parts += len(tasks)
         try:
             return [await task for task in tasks]
         except BaseException:
@@ -115,7 +115,7 @@ class Session:
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
         finally:
-            self._num_parts -= len(tasks)
+            self._growth.num_parts -= len(tasks)
 
     async def expand(
         self,
@@ -176,10 +176,10 @@ class Session:
         ]
         scores = await book.score(chains)
         book.enter_chains([new for new in news if new], scores)
-        await self._count_votes(self._num_asked)
+        await self._count_votes(self._growth.num_asked)
         self.stopped_by_budget |= book.refused
         if book.refused and nodes:
-            self._disturb(min(nodes))
+            self._growth.disturb(min(nodes))
         self.scoring_failed = book.failed(nodes)
 
     def _params(
@@ -224,8 +224,8 @@ class Session:
         is there whatever the timing, while of those in between some may be under way already.
         """
         if self._closed_at is not None:
-            window = max(self._window, self._num_parts)
-            self.stopped_by_answer |= self._num_asked >= self._closed_at + window - 1
+            window = max(self._window, self._growth.num_parts)
+            self.stopped_by_answer |= self._growth.num_asked >= self._closed_at + window - 1
         return self.stopped_by_answer
 
     async def _count_votes(self, number: int) -> None:
@@ -245,155 +245,11 @@ class Session:
     ) -> list[list[int]]:
         if n < 1 or not nodes or self._is_settled():
             return [[] for _ in nodes]
-        chains, seeds = self._requests(nodes, n)
-        at_once = book is not None and not self._ledger.limits_verifier
-        expansion = Expansion(
-            policy=self._policy,
-            ledger=self._ledger,
-            params=params,
-            chains=chains,
-            seeds=seeds,
-            batcher=book.batcher if book is not None and at_once else None,
-        )
-        ends = await self._in_turn(expansion, chains, book, at_once, slots)
-        self.stopped_by_budget |= expansion.cut or (book is not None and book.refused)
+        ends = await self._growth.expand(nodes, n, params, book, slots)
+        self.stopped_by_budget |= self._growth.was_cut
         if book is not None:
             self.scoring_failed = book.failed([node for node in ends if node >= 0])
         return [
             [node for node in ends[start : start + n] if node >= 0]
             for start in range(0, len(ends), n)
         ]
-
-    async def _in_turn(
-        self,
-        expansion: Expansion,
-        chains: list[Chain],
-        book: Scorebook | None,
-        at_once: bool,
-        slots: asyncio.Semaphore | None,
-    ) -> list[int]:
-        """Run an expansion; its children enter after those of the expansions asked for before.
-
-        One that the budget does not cover now, or that follows one that waits, is sent only when it
-        is its turn; so is every one where scores are paid from the same limit as samples, since
-        what later ones reserve would be missing or not, as timing has it. When it fails or is
-        cancelled, what has arrived enters all the same: it was paid for, and may hold the answer.
-        """
-        previous, turn = self._last_turn, asyncio.get_running_loop().create_future()
-        self._last_turn = turn
-        self._num_asked += 1
-        number = self._num_asked
-        waits = bool(self._num_waiting) or not expansion.is_affordable or self._ledger.is_shared
-        self._num_waiting += waits
-        try:
-            if waits:
-                await _over(previous)
-            expansion.reserve()
-            async with slots or nullcontext():
-                await expansion.run()
-                if self._num_parts:
-                    # All parts have asked before one goes on, also where nothing makes it wait.
-                    await asyncio.sleep(0)
-                scores = await expansion.scores()
-            if book is not None and not at_once:
-                await _over(previous)
-                scores = await self._score_in_order(expansion, book)
-            await _over(previous)
-            expansion.settle()
-        except BaseException:
-            self._disturb(len(self.tree))
-            self._add(chains, expansion, expansion.scores_so_far(), book)
-            raise
-        else:
-            first = len(self.tree)
-            ends = self._add(chains, expansion, scores, book)
-            if book is not None and book.refused:
-                self._disturb(first)
-            elif expansion.cut:
-                self._disturb(1 + max(ends[: expansion.num_whole], default=first - 1))
-            await self._count_votes(number)
-            return ends
-        finally:
-            self._num_waiting -= waits
-            turn.set_result(None)
-
-    def _disturb(self, num_whole: int) -> None:
-        """Note that from here on the tree is not that of a search that nothing disturbed."""
-        if self.tree.num_whole is None:
-            self.tree.num_whole = num_whole
-
-    def _requests(self, nodes: Sequence[int], n: int) -> tuple[list[Chain], list[int]]:
-        """A chain and a seed per child; siblings that stand together share the chain."""
-        tree, chains, seeds = self.tree, [], []
-        for node, same in groupby(nodes):
-            count = n * sum(1 for _ in same)
-            if tree.is_terminal(node):
-                raise ValueError(f"node {node} ended by {tree.stop(node)}; it has no successors")
-            first = self._next_child.get(node, -1)
-            if first < 0:
-                first = tree.num_children(node)
-            self._next_child[node] = first + count
-            num_new = 0 if self._scorebook is None else len(self._scorebook.unscored(node))
-            chains.extend([Chain(tree, node, (), num_new)] * count)
-            seeds.extend(self._seeder.children(tree, node, first, count))
-        return chains, seeds
-
-    async def _score_in_order(
-        self, expansion: Expansion, book: Scorebook
-    ) -> Sequence[StepScores | None]:
-        """Score only when all are there, so that the budget admits the same ones every time."""
-        candidates = expansion.candidates
-        order = expansion.arrivals.order()
-        if order is None:
-            return await book.score(candidates)
-        results = await book.score([candidates[arrival] for arrival in order])
-        scores: list[StepScores | None] = [None] * len(order)
-        for arrival, scored in zip(order, results, strict=True):
-            scores[arrival] = scored
-        return scores
-
-    def _add(
-        self,
-        chains: Sequence[Chain],
-        expansion: Expansion,
-        scores: Sequence[StepScores | None],
-        book: Scorebook | None,
-    ) -> list[int]:
-        """Add what arrived in order; the last node of each child, `NO_NODE` for one missing."""
-        arrivals, first = expansion.arrivals, len(self.tree)
-        order = arrivals.order()
-        if order is not None:
-            arrivals = arrivals.reordered(order)
-            scores = [scores[arrival] for arrival in order] if book is not None else ()
-        bases = [chains[child] for child in arrivals.children]
-        ends = [first + end for end in arrivals.ends]
-        parents = [base.node for base in bases]
-        if not arrivals.are_single:
-            parents = _parents(parents, arrivals.first, first)
-        self.tree.extend(parents, arrivals.steps)
-        self._meter.sampled(arrivals)
-        if self._scorebook is not None:
-            self._scorebook.grow()
-        if book is not None:
-            book.enter(ends, bases, scores)
-        if len(ends) == len(chains):
-            return ends
-        found = [NO_NODE] * len(chains)
-        for child, end in zip(arrivals.children, ends, strict=True):
-            found[child] = end
-        return found
-
-
-def _parents(parents: Sequence[int], starts: Sequence[int], first: int) -> list[int]:
-    """The parent of every step, where continuation i begins with step `starts[i]`."""
-    found: list[int] = []
-    for parent, (start, stop) in zip(parents, pairwise(starts), strict=True):
-        found.append(parent)
-        found.extend(range(first + start, first + stop - 1))
-    return found
-
-
-async def _over(turn: asyncio.Future[None] | None) -> None:
-    """Wait for a turn to end; being cancelled meanwhile does not end it."""
-    if turn is not None:
-        await asyncio.shield(turn)
