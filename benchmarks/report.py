@@ -124,7 +124,9 @@ def _baseline_for(method: Method, methods: Sequence[Method]) -> Method | None:
     independent = [
         other
         for other in methods
-        if other.first.strategy == "best_of_n" and _part(other, "policy") == _part(method, "policy")
+        if other.first.strategy == "best_of_n"
+        and other.first.settings.get("settle") is None
+        and _part(other, "policy") == _part(method, "policy")
     ]
     alike = [o for o in independent if _part(o, "verifier") == _part(method, "verifier")]
     return max(alike or independent, key=_num_completions, default=None)

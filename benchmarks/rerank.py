@@ -173,10 +173,10 @@ def _rows(
     settings: RerankSettings, reader: Reader, scorers: Sequence[Scorer], found: SampleSet
 ) -> tuple[list[Row], list[str]]:
     rows, notes = [reader.passed(), reader.majority()], []
-    if found.is_tree_search:
+    if found.is_dependent:
         notes.append(
-            "these samples come from a tree search, where they depend on one another: figures for "
-            "fewer than all of them are not those of a smaller search"
+            "these samples come from a tree search, or from one that stops early, and depend on one "
+            "another: figures for fewer than all of them are not those of a smaller search"
         )
     for scorer in scorers:
         values = values_of(found.problems, scorer, found.sources)

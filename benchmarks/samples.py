@@ -72,12 +72,13 @@ class SampleSet:
     Attributes:
         problems: the problems.
         sources: verifiers by name.
-        is_tree_search: some samples come from a search in which they depend on one another.
+        is_dependent: some samples come from a search in which they, or their number, depend on
+            one another: a tree search, or one that stops when its answer is settled.
     """
 
     problems: list[SampledProblem]
     sources: dict[str, ScoreSource] = field(default_factory=dict)
-    is_tree_search: bool = False
+    is_dependent: bool = False
 
 
 def read_samples(path: Path, task: Task, separator: str = "\n") -> SampleSet:
@@ -161,7 +162,8 @@ def _from_trace(trace: Trace, task: Task, found: SampleSet) -> SampledProblem:
             aggregation=trace.provenance["aggregation"], range=verifier["range"]
         )
     strategy = str(trace.provenance.get("strategy", {}).get("class", ""))
-    found.is_tree_search |= not strategy.endswith((".BestOfN", ".Greedy"))
+    is_independent = strategy.endswith((".BestOfN", ".Greedy"))
+    found.is_dependent |= not is_independent or trace.provenance.get("settle") is not None
     return SampledProblem(problem=trace.problem, samples=samples)
 
 

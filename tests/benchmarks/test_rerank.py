@@ -232,9 +232,12 @@ def test_traces_are_read(tmp_path: Path) -> None:
     assert result.notes == []
 
 
-def test_trees_come_with_a_warning(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "settings"), [(Beam(n=4, width=2), {}), (BestOfN(n=4), {"settle": "certain"})]
+)
+def test_dependent_samples_come_with_a_warning(tmp_path: Path, strategy, settings) -> None:
     path = tmp_path / "trace.jsonl"
-    search = engine(Beam(n=4, width=2), random_policy(), hash_verifier(), trace=path)
+    search = engine(strategy, random_policy(), hash_verifier(), trace=path, **settings)
     search.solve(Problem(text="q", id="q", answer="1"))
     result = rerank(RerankSettings(samples=path, task="exact", **QUICK))
     assert any("tree search" in note for note in result.notes)
