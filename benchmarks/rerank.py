@@ -175,8 +175,8 @@ def _rows(
     rows, notes = [reader.passed(), reader.majority()], []
     if found.is_dependent:
         notes.append(
-            "these samples come from a tree search, or from one that stops early, and depend on one "
-            "another: figures for fewer than all of them are not those of a smaller search"
+            "these samples come from a tree search, or from one that stops early, and depend on "
+            "one another: figures for fewer than all of them are not those of a smaller search"
         )
     for scorer in scorers:
         values = values_of(found.problems, scorer, found.sources)

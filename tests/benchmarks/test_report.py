@@ -44,6 +44,7 @@ def table(folder: Path, name: str) -> list[dict[str, str]]:
     return list(csv.DictReader((folder / f"{name}.csv").read_text().splitlines()))
 
 
+@pytest.mark.slow
 def test_accuracy_and_cost(runs: Path, written: Path) -> None:
     found = {row["method"]: row for row in table(written, "accuracy")}
     assert len(found) == 4
@@ -57,6 +58,7 @@ def test_accuracy_and_cost(runs: Path, written: Path) -> None:
     assert {row["seeds"] for label, row in found.items() if label.startswith("beam")} == {"2"}
 
 
+@pytest.mark.slow
 def test_labels_tell_methods_apart(runs: Path) -> None:
     doubtful, nothing = "verifier=support.wordworld.doubtful_verifier", "verifier=nothing"
     assert sorted(method.label for method in methods_of(read_runs([runs]))) == [
@@ -67,6 +69,7 @@ def test_labels_tell_methods_apart(runs: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_equal_compute(written: Path) -> None:
     rows = table(written, "equal")
     assert {row["equal"] for row in rows} == {"flops"}
@@ -81,6 +84,7 @@ def test_equal_compute(written: Path) -> None:
     assert float(weighted["difference_low"]) <= 0 <= float(weighted["difference_high"])
 
 
+@pytest.mark.slow
 def test_diagnostics(written: Path) -> None:
     rows = table(written, "verifiers")
     assert all(0.5 < float(row["auroc"]) <= 1 for row in rows if "greedy" not in row["method"])
@@ -95,6 +99,7 @@ def test_diagnostics(written: Path) -> None:
     assert max(shares) == 1
 
 
+@pytest.mark.slow
 def test_the_page_needs_no_other_file(written: Path) -> None:
     page = (written / "report.html").read_text()
     plots = list(written.glob("*.png"))

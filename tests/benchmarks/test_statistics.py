@@ -48,7 +48,7 @@ def test_difference_is_paired() -> None:
 
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     rng = np.random.default_rng(7)
-    truth_a, truth_b, problems, trials = 0.45, 0.3, 120, 400
+    truth_a, truth_b, problems, trials = 0.45, 0.3, 120, 250
     covered = np.zeros(2)
     for trial in range(trials):
         shared = rng.random(problems)
