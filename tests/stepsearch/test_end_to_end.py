@@ -124,7 +124,11 @@ def _cpu_seconds(pid: int) -> float:
 
 @pytest.mark.embedded
 def test_ctrl_c_on_the_command_line(embedded_path: Path) -> None:
-    command = [sys.executable, "-m", "stepsearch", "solve", "Count to a million.", "--json"]
+    start = (  # what a shell runs in the background ignores Ctrl-C
+        "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "runpy.run_module('stepsearch', run_name='__main__')"
+    )
+    command = [sys.executable, "-c", start, "solve", "Count to a million.", "--json"]
     command += ["search=best_of_n", "search.n=64", "budget=unlimited", "sampling.max_tokens=2000"]
     with subprocess.Popen(
         [*command, "sampling.max_step_tokens=2000"],
