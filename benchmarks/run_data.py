@@ -113,13 +113,14 @@ def read_runs(paths: Iterable[Path]) -> list[RunData]:
 
 
 def _read_run(path: Path) -> RunData:
-    text = (path / RESULTS).read_text(encoding="utf-8")
+    with (path / RESULTS).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))  # it alone knows which line ends stand in a cell
     identity = json.loads((path / IDENTITY).read_text(encoding="utf-8"))
     return RunData(
         path=path,
         settings=flatten(OmegaConf.to_container(OmegaConf.load(path / CONFIG))),
         problems=identity["problems"],
-        rows=list(csv.DictReader(text.splitlines())),
+        rows=rows,
     )
 
 

@@ -120,9 +120,18 @@ def _decode(data: Mapping[str, Any]) -> array[Any]:
 def _encode_texts(texts: list[str]) -> dict[str, Any] | list[str] | None:
     if not any(texts):
         return None
-    if len(texts) <= _PLAIN_LENGTH:
-        return texts
-    return {"joined": "".join(texts), "lengths": _encode(array("i", map(len, texts)))}
+    joined = "".join(texts)
+    if len(texts) <= _PLAIN_LENGTH or _has_surrogates(joined):
+        return texts  # JSON would read two halves of a character that meet as one
+    return {"joined": joined, "lengths": _encode(array("i", map(len, texts)))}
+
+
+def _has_surrogates(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _decode_texts(data: dict[str, Any] | list[str] | None, size: int) -> list[str]:

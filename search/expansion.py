@@ -47,8 +47,8 @@ class Expansion:
 
     Attributes:
         arrivals: what arrived; a child that was not sent is not there.
-        cut: whether the budget did not reach for every child in full.
-        num_whole: how many children were sent in full before the first that was not.
+        cut: whether the budget ended a continuation or kept a child from being sent.
+        num_whole: how many children came before the first of those.
     """
 
     def __init__(
@@ -154,9 +154,8 @@ class Expansion:
             fits = max(0, int(min(total - sent, self._ledger.affordable(full))))
             if fits == 0 and settled == sent:
                 size, fits = min(full, self._ledger.rest()), 1
-                if not self.cut:
-                    self.cut, self.num_whole = True, sent
                 if size < 1:
+                    self._cut_at(sent)
                     return
             if fits:
                 self._ledger.reserve(fits, size)
@@ -165,7 +164,18 @@ class Expansion:
             else:
                 await self._waited_for[settled]
                 self._settle_child(settled, sizes[settled])
+                if sizes[settled] < full and self._is_cut(settled):
+                    self._cut_at(settled)
                 settled += 1
+
+    def _cut_at(self, child: int) -> None:
+        if not self.cut:
+            self.cut, self.num_whole = True, child
+
+    def _is_cut(self, child: int) -> bool:
+        """Whether the budget ended the continuation, rather than its own end within what it got."""
+        end = self.arrivals.first[self._arrival_of[child] + 1] - 1
+        return self.arrivals.steps.stop_code[end] == _BUDGET
 
     async def _sample(self, start: int, stop: int, size: int) -> None:
         try:
@@ -266,6 +276,8 @@ class Expansion:
 
     def _settle(self, num_tokens: Sequence[int], finished: int, size: int) -> None:
         """Give back what continuations that were allotted `size` tokens did not use."""
+        if min(num_tokens) < 0:
+            raise PolicyError(f"the policy said that it generated {min(num_tokens)} tokens")
         if max(num_tokens) > size:
             raise PolicyError(
                 f"the policy generated {max(num_tokens)} tokens where {size} were allowed "

@@ -135,6 +135,8 @@ class Scorebook:
         first = len(self._tree) - len(ends)
         if not (self._folds and ends and first == ends[0]) or any(b.num_new for b in bases):
             return False
+        if self._tree.parent[first] != bases[0].node:
+            return False  # the first continuation has several steps, all others one
         if self._column.failures:
             return False  # what follows a failure has no value
         values = np.frombuffer(scores.values)

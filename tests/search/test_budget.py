@@ -5,12 +5,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.clock import run_virtual
 from support.strategies import STRATEGIES
-from support.worlds import engine, fingerprint, hash_verifier, latency, random_policy
+from support.worlds import (
+    engine,
+    fingerprint,
+    hash_verifier,
+    latency,
+    random_policy,
+    table_policy,
+)
 
 from stepsearch import Budget, ConfigurationError, Problem, SamplingParams
 from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
 from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
+from stepsearch.search.strategies.greedy import Greedy
 
 SAMPLING = SamplingParams(max_step_tokens=4, max_tokens=16)
 
@@ -117,3 +125,15 @@ def test_a_limit_on_what_nobody_counts_is_refused() -> None:
 def test_limits_must_be_positive(limit: int) -> None:
     with pytest.raises(ValueError, match=r"budget\.policy_tokens"):
         Budget(policy_tokens=limit)
+
+
+def test_an_allotment_that_was_not_needed_is_no_limit() -> None:
+    """A chain that ended by itself, within less than the longest chain, was not stopped."""
+    policy = table_policy({"": ["one two three #### 1."]})
+    solver = engine(
+        Greedy(), policy, budget=Budget(policy_tokens=100), sampling=SamplingParams(max_tokens=500)
+    )
+    solution, _ = run_virtual(solver.asolve("q"))
+    assert solution.usage.policy_tokens < 100
+    assert solution.stop == "done"
+    assert solution.tree.num_whole is None

@@ -14,7 +14,7 @@ from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.task import ExactTask
 from stepsearch.search.trace import read
-from stepsearch.search.tree import Tree
+from stepsearch.search.tree import ROOT, Tree
 from stepsearch.search.types import Step
 
 TASK = ExactTask()
@@ -142,3 +142,12 @@ def test_ids_with_odd_characters(tmp_path) -> None:
     [trace] = read(path)
     assert trace.problem == problem
     assert fingerprint(solution)[0] == problem.id
+
+
+def test_halves_of_a_character_that_meet_stay_apart() -> None:
+    tree = Tree("q")
+    texts = ["\ud83d", "\ude00"] * 200
+    for text in texts:
+        tree.add(ROOT, Step(text=text))
+    back = decode_tree(json.loads(json.dumps(encode_tree(tree))))
+    assert back.texts[1:] == texts

@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.clock import run_virtual
-from support.worlds import engine, fingerprint, hash_verifier, latency, random_policy
+from support.worlds import (
+    engine,
+    fingerprint,
+    hash_verifier,
+    latency,
+    random_policy,
+    table_policy,
+)
 
+from stepsearch.policies.scripted import ScriptedPolicy
 from stepsearch.search.arrivals import Arrivals, Candidates
 from stepsearch.search.contracts import NewestScores, Sample, Samples, SamplingParams, StepScores
 from stepsearch.search.steps import StepColumns
@@ -200,3 +208,27 @@ def test_scores_in_columns_are_a_sequence_of_scores() -> None:
     scores = NewestScores([0.25, 0.5], [1, 2], None)
     assert scores[1] == StepScores(values=(0.5,), tokens=2, tokens_reused=None)
     assert list(scores[:1]) == [scores[0]]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_one_score_for_several_new_steps_is_a_failure(n: int) -> None:
+    class Newest:
+        spec = hash_verifier().spec
+
+        def count_tokens(self, chain: Chain) -> int:
+            return 0
+
+        async def score(self, chains: Sequence[Chain]) -> NewestScores:
+            return NewestScores([0.5] * len(chains))
+
+    table = {"": ["a "], "a ": ["b "], "a b ": ["c #### 1."]}
+    solution = asyncio.run(engine(BestOfN(n=n), table_policy(table), Newest()).asolve("q"))
+    assert solution.stop == "verifier_failed"
+    assert "1 scores for a chain of 3 steps" in (solution.error or "")
+
+
+def test_a_negative_number_of_tokens_earns_nothing() -> None:
+    policy = ScriptedPolicy(lambda chain, seed: Step(text="#### 1", count=-100, stop="eos"))
+    solution = asyncio.run(engine(BestOfN(n=2), policy).asolve("q"))
+    assert solution.stop == "policy_failed"
+    assert "-100 tokens" in (solution.error or "")
