@@ -69,8 +69,7 @@ class Expansion:
         self._batcher = batcher
         self._waited_for: list[asyncio.Future[None]] = []
         self._arrival_of = [_MISSING] * len(seeds)
-        self._scoring: list[Scores] = []
-        self._sizes: list[int] = []
+        self._scoring: list[tuple[int, Scores]] = []  # of the arrivals before this one
         self._is_submitting = False
         self._unsettled = 0
         self.arrivals = Arrivals()
@@ -118,19 +117,19 @@ class Expansion:
         """
         self._submit()
         if len(self._scoring) == 1:
-            scores = await self._scoring[0]
+            scores = await self._scoring[0][1]
             return scores if isinstance(scores, NewestScores) else [unwrap(s) for s in scores]
         found: list[StepScores | None] = []
-        for future in self._scoring:
+        for _, future in self._scoring:
             found.extend([unwrap(scores) for scores in await future])
         return found
 
     def scores_so_far(self) -> Sequence[StepScores | None]:
         """The scores of the arrivals that are there now; what failed counts as not there."""
         found: list[StepScores | None] = []
-        for future, size in zip(self._scoring, self._sizes, strict=True):
+        for stop, future in self._scoring:
             there = future.done() and not future.cancelled()
-            scores = future.result() if there else [None] * size
+            scores = future.result() if there else [None] * (stop - len(found))
             found.extend([s if isinstance(s, StepScores) else None for s in scores])
         return found + [None] * (len(self.arrivals) - len(found))
 
@@ -262,11 +261,11 @@ class Expansion:
     def _submit(self) -> None:
         """Take the candidates that arrived to the verifier."""
         self._is_submitting = False
-        start, stop = sum(self._sizes), len(self.arrivals)
+        start = self._scoring[-1][0] if self._scoring else 0
+        stop = len(self.arrivals)
         if self._batcher is not None and start < stop:
             candidates = Candidates(self._chains, self.arrivals, start, stop)
-            self._sizes.append(stop - start)
-            self._scoring.append(self._batcher.submit(candidates))
+            self._scoring.append((stop, self._batcher.submit(candidates)))
 
     def _settle_child(self, child: int, size: int) -> None:
         arrivals, arrival = self.arrivals, self._arrival_of[child]
