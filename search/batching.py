@@ -48,43 +48,50 @@ class Batcher(Generic[T, R]):
         self._max_items = max_items
         self._max_in_flight = max_in_flight
         self._waiting: deque[_Group[T, R]] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._scheduled = False
+        self._calls: set[asyncio.Task[None]] = set()
+        self._next_call: asyncio.Task[None] | None = None
 
     def submit(self, items: Sequence[T]) -> asyncio.Future[Sequence[R | Exception]]:
         """Queue a group of items; the future carries one result, or what went wrong, per item.
 
         A group stays together. Cancelling the future drops it while it waits.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Sequence[R | Exception]] = loop.create_future()
+        future: asyncio.Future[Sequence[R | Exception]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Group(items, future))
-        if not self._scheduled:
-            self._scheduled = True
-            loop.call_soon(self._flush)
+        self._call_next()
         return future
 
-    def _flush(self) -> None:
-        self._scheduled = False
-        while self._waiting and not self._is_full():
-            batch: list[_Group[T, R]] = []
-            size = 0
-            while self._waiting and (self._max_items is None or size < self._max_items):
-                group = self._waiting.popleft()
-                if not group.future.done():
-                    batch.append(group)
-                    size += len(group.items)
+    def _call_next(self) -> None:
+        """Make a call where one may be in flight; it takes what waits when its turn has come."""
+        while self._waiting and self._waiting[0].future.done():
+            self._waiting.popleft()
+        if self._next_call is not None or not self._waiting:
+            return
+        if self._max_in_flight is None or len(self._calls) < self._max_in_flight:
+            self._next_call = asyncio.get_running_loop().create_task(self._serve())
+            self._calls.add(self._next_call)
+
+    async def _serve(self) -> None:
+        call, self._next_call = self._next_call, None
+        batch = self._take()
+        self._call_next()
+        try:
             if batch:
-                task = asyncio.get_running_loop().create_task(self._run(batch))
-                self._tasks.add(task)
-                task.add_done_callback(self._finish)
+                await self._run(batch)
+        finally:
+            self._calls.discard(call)
+            self._call_next()
 
-    def _is_full(self) -> bool:
-        return self._max_in_flight is not None and len(self._tasks) >= self._max_in_flight
-
-    def _finish(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self._flush()
+    def _take(self) -> list[_Group[T, R]]:
+        """The groups of one call."""
+        batch: list[_Group[T, R]] = []
+        size = 0
+        while self._waiting and (self._max_items is None or size < self._max_items):
+            group = self._waiting.popleft()
+            if not group.future.done():
+                batch.append(group)
+                size += len(group.items)
+        return batch
 
     async def _run(self, batch: list[_Group[T, R]]) -> None:
         items = batch[0].items
