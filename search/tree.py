@@ -9,10 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import groupby
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import NamedTuple
 
 from stepsearch.search.contracts import ScoreFailure
 from stepsearch.search.steps import STOP_CODES, StepColumns
@@ -24,8 +21,6 @@ UNSCORED, SCORED, FAILED = 0, 1, 2
 _CONTINUABLE = STOP_CODES["step"]
 _ROOT_STEP = Step(text="", logprob=0.0)
 _NANS = array("d", [math.nan])
-_NO_NODES = array("i", [NO_NODE])
-_MANY = 64
 _UNSCORED = array("b", [UNSCORED])
 
 
@@ -116,58 +111,27 @@ class Tree(StepColumns):
 
     def extend(self, parents: Sequence[int], steps: StepColumns) -> None:
         """Append steps; `parents[i]` may be a node that step j with j < i becomes."""
-        first, count = len(self), len(steps)
-        if count < _MANY or not self._link_at_once(array("i", parents), first):
-            for parent, siblings in groupby(parents):
-                first = self._link(parent, first, len(list(siblings)))
-        self.parent.extend(parents)
+        self._link(parents)
         self.append_steps(steps)
+        count = len(steps)
         for column in self.scores.values():
             column.values.extend(_NANS * count)
             column.status.extend(_UNSCORED * count)
         for data, default in self.columns.values():
             data.extend([default] * count)  # type: ignore[list-item]
 
-    def _link(self, parent: int, first: int, count: int) -> int:
-        """Make the nodes from `first` on the newest children of `parent`; the node after them."""
-        after = first + count
-        index = self.num_children(parent)
-        self.prev_sibling.append(self.last_child[parent])
-        self.prev_sibling.extend(range(first, after - 1))
-        self.last_child[parent] = after - 1
-        self.last_child.extend(_NO_NODES * count)
-        self.child_index.extend(range(index, index + count))
-        self.depth.extend([self.depth[parent] + 1] * count)
-        return after
-
-    def _link_at_once(self, parents: array[int], first: int) -> bool:
-        """`_link` for all groups of siblings at once, a third of its cost for many small groups.
-
-        False, and nothing is done, where a parent is itself new or has two groups.
-        """
-        above = np.frombuffer(parents, np.int32)
-        begins = np.flatnonzero(np.diff(above, prepend=NO_NODE))
-        owners = above[begins]
-        if owners.max() >= first or len(np.unique(owners)) < len(owners):
-            return False
-        sizes = np.diff(begins, append=len(above))
-        newest = _at(self.last_child, owners)
-        starts = np.where(newest < 0, 0, _at(self.child_index, newest) + 1)
-        nodes = np.arange(first, first + len(above), dtype=np.int32)
-        before = nodes - 1
-        before[begins] = newest
-        places = nodes - first + np.repeat(starts - begins, sizes)
-        depths = _at(self.depth, above) + 1
-        for owner, child in zip(owners.tolist(), (nodes[begins] + sizes - 1).tolist(), strict=True):
-            self.last_child[owner] = child
-        self.last_child.extend(_NO_NODES * len(above))
-        for column, new in (
-            (self.prev_sibling, before),
-            (self.child_index, places),
-            (self.depth, depths),
-        ):
-            column.frombytes(new.astype(np.int32).tobytes())
-        return True
+    def _link(self, parents: Sequence[int]) -> None:
+        """Make a new node the newest child of each parent."""
+        last_child, prev_sibling = self.last_child, self.prev_sibling
+        child_index, depth = self.child_index, self.depth
+        for node, parent in enumerate(parents, len(self.parent)):
+            newest = last_child[parent]
+            prev_sibling.append(newest)
+            child_index.append(0 if newest < 0 else child_index[newest] + 1)
+            depth.append(depth[parent] + 1)
+            last_child[parent] = node
+            last_child.append(NO_NODE)
+        self.parent.extend(parents)
 
     def score_column(self, name: str) -> ScoreColumn:
         """The score column of a verifier, made when it does not exist yet."""
@@ -294,9 +258,3 @@ class Chain:
         for step in self.tail:
             ids.extend(step.token_ids)
         return ids
-
-
-def _at(column: array[int], nodes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The column's entries of some nodes; the view of it, which forbids growing, ends here."""
-    taken: np.ndarray[Any, Any] = np.frombuffer(column, np.int32)[nodes]
-    return taken
