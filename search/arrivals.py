@@ -67,12 +67,18 @@ class Arrivals:
         self.first.append(len(self.steps))
         self.children.append(child)
 
-    def add_many(self, children: Sequence[int], steps: StepColumns) -> None:
-        """Append continuations of one step each."""
+    def add_many(self, requests: Sequence[int], steps: StepColumns, start: int) -> None:
+        """Append continuations of one step each; request r is child `start + r`.
+
+        The columns of the first are taken over.
+        """
         begin = len(self.steps) + 1
-        self.steps.append_steps(steps)
+        if begin == 1:
+            self.steps = steps
+        else:
+            self.steps.append_steps(steps)
         self.first.extend(range(begin, begin + len(steps)))
-        self.children.extend(children)
+        self.children.extend([start + request for request in requests] if start else requests)
 
     def add_prompt(self, computed: int | None, reused: int | None) -> None:
         """Count prefix tokens."""
@@ -134,9 +140,11 @@ class Candidates(Sequence[Chain]):
         return Chain(base.tree, base.node, steps, base.num_new + len(steps))
 
     def new_steps(self) -> StepColumns:
-        """The new steps of all the chains as columns: without a value per chain and step."""
-        first, own = self._arrivals.first, self._range
-        return self._arrivals.steps.part(first[own.start], first[own.stop])
+        """The new steps of all the chains as columns, to be read only."""
+        arrivals, own = self._arrivals, self._range
+        if own.start == 0 and own.stop == len(arrivals.children):
+            return arrivals.steps
+        return arrivals.steps.part(arrivals.first[own.start], arrivals.first[own.stop])
 
 
 def plus(total: int | None, amount: int | None) -> int | None:

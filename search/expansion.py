@@ -76,11 +76,14 @@ class Expansion:
         self.cut = False
         self.num_whole = len(seeds)
 
-    def reserve(self) -> None:
-        """Take the budget of every child when it can be sent in full; belongs to its turn."""
-        if self.is_affordable:
-            self._unsettled = len(self._seeds)
-            self._ledger.reserve(self._unsettled, self._params.max_tokens)
+    def reserve(self) -> bool:
+        """Take the budget of every child when all can be sent in full now; whether that was so."""
+        size, count = self._params.max_tokens, len(self._seeds)
+        if self._ledger.affordable(size) < count:
+            return False
+        self._unsettled = count
+        self._ledger.reserve(count, size)
+        return True
 
     async def run(self) -> None:
         """Sample the children.
@@ -92,11 +95,6 @@ class Expansion:
             await self._sample(0, self._unsettled, self._params.max_tokens)
         else:
             await self._run_as_affordable()
-
-    @property
-    def is_affordable(self) -> bool:
-        """Whether every child can be sent in full now."""
-        return self._ledger.affordable(self._params.max_tokens) >= len(self._seeds)
 
     def settle(self) -> None:
         """Give back what was not used; belongs to the moment the children enter the tree."""
@@ -215,10 +213,12 @@ class Expansion:
         else:
             requests = found.requests
             self._expect(requests, len(found.steps), start, stop)
-            arrivals.add_many([start + request for request in requests], found.steps)
+            arrivals.add_many(requests, found.steps, start)
         arrivals.add_prompt(found.prompt_tokens, found.prompt_tokens_reused)
         self._name_stops(begin, whole=whole)
-        if self._batcher is not None and not self._is_submitting:
+        if len(arrivals) == len(self._seeds):
+            self._submit()
+        elif self._batcher is not None and not self._is_submitting:
             # In this turn of the loop, with those that arrive beside it.
             self._is_submitting = True
             asyncio.get_running_loop().call_soon(self._submit)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
 from itertools import groupby, pairwise
 
 from stepsearch.search.contracts import Policy, SamplingParams, StepScores
@@ -94,7 +93,7 @@ class Growth:
         """A chain and a seed per child; siblings that stand together share the chain."""
         tree, chains, seeds = self._tree, [], []
         for node, same in groupby(nodes):
-            count = n * sum(1 for _ in same)
+            count = n * len(list(same))
             if tree.is_terminal(node):
                 raise ValueError(f"node {node} ended by {tree.stop(node)}; it has no successors")
             first = self._next_child.get(node, -1)
@@ -125,18 +124,13 @@ class Growth:
         self._last_turn = turn
         self.num_asked += 1
         number = self.num_asked
-        waits = bool(self._num_waiting) or not expansion.is_affordable or self._ledger.is_shared
+        waits = bool(self._num_waiting) or self._ledger.is_shared or not expansion.reserve()
         self._num_waiting += waits
         try:
             if waits:
                 await _over(previous)
-            expansion.reserve()
-            async with slots or nullcontext():
-                await expansion.run()
-                if self.num_parts:
-                    # All parts have asked before one goes on, also where nothing makes it wait.
-                    await asyncio.sleep(0)
-                scores = await expansion.scores()
+                expansion.reserve()
+            scores = await self._at_work(expansion, slots)
             if book is not None and not at_once:
                 await _over(previous)
                 scores = await self._score_in_order(expansion, book)
@@ -158,6 +152,19 @@ class Growth:
         finally:
             self._num_waiting -= waits
             turn.set_result(None)
+
+    async def _at_work(
+        self, expansion: Expansion, slots: asyncio.Semaphore | None
+    ) -> Sequence[StepScores | None]:
+        """Let policy and verifier do their part."""
+        if slots is not None:
+            async with slots:
+                return await self._at_work(expansion, None)
+        await expansion.run()
+        if self.num_parts:
+            # All parts have asked before one goes on, also where nothing makes it wait.
+            await asyncio.sleep(0)
+        return await expansion.scores()
 
     def disturb(self, num_whole: int) -> None:
         """Note that from here on the tree is not that of a search that nothing disturbed."""
@@ -221,5 +228,5 @@ def _parents(parents: Sequence[int], starts: Sequence[int], first: int) -> list[
 
 async def _over(turn: asyncio.Future[None] | None) -> None:
     """Wait for a turn to end; being cancelled meanwhile does not end it."""
-    if turn is not None:
+    if turn is not None and not turn.done():
         await asyncio.shield(turn)

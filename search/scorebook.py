@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from stepsearch.search.scores import bounds, checked
 from stepsearch.search.tree import FAILED, ROOT, SCORED, UNSCORED, Chain, Tree
 
 _NAN = array("d", [math.nan])
+_MANY = 64  # from here on numpy is faster
+_num_new = attrgetter("num_new")
 _SCORED = array("b", [SCORED])
 _REFUSED = ScoreFailure("budget", "the budget does not reach for scoring this chain")
 
@@ -93,7 +96,11 @@ class Scorebook:
     def failed(self, nodes: Sequence[int]) -> bool:
         """Whether there are nodes and scoring failed for all of them."""
         status = self._column.status
-        return bool(nodes) and all(status[node] == FAILED for node in nodes)
+        return (
+            bool(nodes)
+            and bool(self._column.failures)
+            and all(status[node] == FAILED for node in nodes)
+        )
 
     def grow(self) -> None:
         """Make room for nodes that were added to the tree."""
@@ -133,15 +140,14 @@ class Scorebook:
         It comes to the same as `enter_chains`, at a tenth of its cost.
         """
         first = len(self._tree) - len(ends)
-        if not (self._folds and ends and first == ends[0]) or any(b.num_new for b in bases):
+        if not (self._folds and ends and first == ends[0]) or any(map(_num_new, bases)):
             return False
         if self._tree.parent[first] != bases[0].node:
             return False  # the first continuation has several steps, all others one
         if self._column.failures:
             return False  # what follows a failure has no value
-        values = np.frombuffer(scores.values)
-        if not (values.min() >= self._low and values.max() <= self._high):
-            return False  # NaN included: it spreads to both
+        if not self._are_in_range(scores.values):
+            return False
         self._column.values[first:] = scores.values
         self._column.status[first:] = _SCORED * len(ends)
         if self._aggregation == "last":
@@ -151,6 +157,12 @@ class Scorebook:
                 self.values[node] = self._fold(node, value)
         self._meter.scored(scores)
         return True
+
+    def _are_in_range(self, values: array[float]) -> bool:
+        if len(values) >= _MANY:
+            column = np.frombuffer(values)  # a NaN spreads to both:
+            return bool(column.min() >= self._low and column.max() <= self._high)
+        return all(self._low <= value <= self._high for value in values)
 
     def _enter_checked(self, new: Sequence[int], scores: StepScores) -> None:
         spec, column, end = self._spec, self._column, new[-1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -19,7 +18,7 @@ from stepsearch.search.meter import Meter
 from stepsearch.search.poll import Poll
 from stepsearch.search.scorebook import Scorebook
 from stepsearch.search.seeding import Seeder
-from stepsearch.search.tree import Tree
+from stepsearch.search.tree import NO_NODE, Tree
 from stepsearch.search.types import SolutionStop
 
 T = TypeVar("T")
@@ -95,7 +94,14 @@ class Session:
         if self._scorebook is None:
             return None
         value = self._scorebook.values[node]
-        return None if math.isnan(value) else value
+        return value if value == value else None  # NaN
+
+    def values(self, nodes: Sequence[int]) -> list[float | None]:
+        """The `value` of each of the nodes."""
+        if self._scorebook is None:
+            return [None] * len(nodes)
+        values = self._scorebook.values
+        return [None if values[node] != values[node] else values[node] for node in nodes]  # NaN
 
     def step_scores(self, node: int) -> tuple[float, ...] | None:
         """The scores of every step of the chain that ends in `node`; None when it has none."""
@@ -249,6 +255,8 @@ class Session:
         self.stopped_by_budget |= self._growth.was_cut
         if book is not None:
             self.scoring_failed = book.failed([node for node in ends if node >= 0])
+        if NO_NODE not in ends:
+            return [ends[start : start + n] for start in range(0, len(ends), n)]
         return [
             [node for node in ends[start : start + n] if node >= 0]
             for start in range(0, len(ends), n)

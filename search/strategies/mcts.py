@@ -119,7 +119,7 @@ class _Simulations:
         self._config = config
         self._session = session
         self._tree = session.tree
-        self._slots = asyncio.Semaphore(config.parallel)
+        self._slots = asyncio.Semaphore(config.parallel) if config.parallel > 1 else None
         self._flights: deque[tuple[int, Work | None]] = deque()
         self._is_over = False
         self._is_limited = False
@@ -202,7 +202,7 @@ class _Simulations:
         """Enter the new continuations of a node and back up what they are worth."""
         statistics, tree, config = self._statistics, self._tree, self._config
         news = ends if not config.rollout else self._steps_below(leaf, ends)
-        statistics.enter(news, list(map(self._session.value, news)))
+        statistics.enter(news, self._session.values(news))
         if config.rollout:
             for end in ends:
                 if statistics.state[end] == FINISHED:

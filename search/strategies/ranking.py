@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 
 from stepsearch.search.session import Session
+from stepsearch.search.steps import STOP_CODES
+
+_ENTIRE = (STOP_CODES["step"], STOP_CODES["eos"])
 
 
 def values_of(session: Session, nodes: Sequence[int]) -> dict[int, float]:
@@ -11,9 +14,9 @@ def values_of(session: Session, nodes: Sequence[int]) -> dict[int, float]:
     A node without a value (its score failed) is never kept, nor is a chain that was cut short (stop
     `length`, `context`, `budget` or `loop`): it is neither finished nor can it go on.
     """
-    tree, values = session.tree, map(session.value, nodes)
+    stops = session.tree.stop_code
     return {
         node: value
-        for node, value in zip(nodes, values, strict=True)
-        if value is not None and tree.stop(node) in ("step", "eos")
+        for node, value in zip(nodes, session.values(nodes), strict=True)
+        if value is not None and stops[node] in _ENTIRE
     }
