@@ -9,7 +9,6 @@ from typing import overload
 
 from stepsearch.search.steps import STOP_CODES, StepColumns
 from stepsearch.search.tree import Chain
-from stepsearch.search.types import Step
 
 _EOS = STOP_CODES["eos"]
 
@@ -60,10 +59,9 @@ class Arrivals:
         """How many continuations ended their chain by `eos`; that stands only on a last step."""
         return self.steps.stop_code.count(_EOS)
 
-    def add(self, child: int, steps: Sequence[Step]) -> None:
+    def add(self, child: int, steps: StepColumns) -> None:
         """Append one continuation."""
-        for step in steps:
-            self.steps.append_step(step)
+        self.steps.append_steps(steps)
         self.first.append(len(self.steps))
         self.children.append(child)
 

@@ -86,7 +86,7 @@ class Samples(NamedTuple):
 
     Attributes:
         requests: which of the requests each answers.
-        steps: the new step of each.
+        steps: the new step of each; taken over by whoever receives them.
         prompt_tokens: prefix tokens computed for all of them, None when the backend does not tell.
         prompt_tokens_reused: prefix tokens taken from a cache.
     """

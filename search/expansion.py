@@ -24,7 +24,7 @@ from stepsearch.search.contracts import (
 )
 from stepsearch.search.errors import PolicyError, StepsearchError, VerifierError
 from stepsearch.search.ledger import Ledger
-from stepsearch.search.steps import STOP_CODES
+from stepsearch.search.steps import STOP_CODES, StepColumns
 from stepsearch.search.tree import Chain
 
 Scores = asyncio.Future[Sequence[StepScores | Exception]]
@@ -206,14 +206,14 @@ class Expansion:
         arrivals, begin = self.arrivals, len(self.arrivals)
         if isinstance(found, Sample):
             requests: Sequence[int] = (found.request,)
-            if not found.steps:
-                raise PolicyError(f"the policy returned continuation {found.request} without steps")
+            steps = self._continuation(found)
             self._expect(requests, 1, start, stop)
-            arrivals.add(start + found.request, found.steps)
+            arrivals.add(start + found.request, steps)
         else:
-            requests = found.requests
-            self._expect(requests, len(found.steps), start, stop)
-            arrivals.add_many(requests, found.steps, start)
+            requests, steps = found.requests, found.steps
+            _require_whole(steps)
+            self._expect(requests, len(steps), start, stop)
+            arrivals.add_many(requests, steps, start)
         arrivals.add_prompt(found.prompt_tokens, found.prompt_tokens_reused)
         self._name_stops(begin, whole=whole)
         if len(arrivals) == len(self._seeds):
@@ -226,6 +226,21 @@ class Expansion:
             for request in requests:
                 self._waited_for[start + request].set_result(None)
         return len(requests)
+
+    def _continuation(self, found: Sample) -> StepColumns:
+        """The steps of one continuation, once they are known to be one."""
+        limit = 1 if self._params.until == "step" else self._params.max_steps
+        if not 1 <= len(found.steps) <= limit:
+            raise PolicyError(
+                f"the policy returned continuation {found.request} with {len(found.steps)} steps "
+                f"where 1 to {limit} were asked for (until, max_steps)"
+            )
+        for step in found.steps[:-1]:
+            if step.stop != "step":
+                raise PolicyError(f"the policy returned a step after one that ended by {step.stop}")
+        steps = StepColumns.of(found.steps)
+        _require_whole(steps)
+        return steps
 
     def _expect(self, requests: Sequence[int], count: int, start: int, stop: int) -> None:
         """Note which children arrive; each must be one that was sent."""
@@ -284,6 +299,11 @@ class Expansion:
             )
         count = len(num_tokens)
         self._ledger.settle(size * count - sum(num_tokens), count - finished)
+
+
+def _require_whole(steps: StepColumns) -> None:
+    if flaw := steps.flaw():
+        raise PolicyError(f"the policy returned {flaw}")
 
 
 def unwrap(scores: StepScores | Exception) -> StepScores:

@@ -44,6 +44,23 @@ class StepColumns:
     def __len__(self) -> int:
         return len(self.texts)
 
+    def flaw(self) -> str | None:
+        """What keeps these from being columns of steps, in words; None when nothing does."""
+        columns = (self.tokens, self.offset, self.num_tokens, self.stop_code, self.logprob)
+        if [getattr(column, "typecode", None) for column in columns] != list("iqibf"):
+            return "columns that are not arrays of the types that StepColumns makes"
+        count = len(self.texts)
+        if any(len(column) != count for column in columns[2:]) or len(self.offset) != count + 1:
+            return "columns of different lengths"
+        ends = self.offset.tolist()
+        if ends[0] != 0 or ends[-1] != len(self.tokens) or ends != sorted(ends):
+            return "offsets that do not divide the tokens into steps"
+        if count and not 0 <= min(self.stop_code) <= max(self.stop_code) < len(STOPS):
+            return "a stop code that stands for no stop"
+        if math.inf in self.logprob or -math.inf in self.logprob:
+            return "a log-probability that is infinite"
+        return None if set(map(type, self.texts)) <= {str} else "a text that is no string"
+
     def append_step(self, step: Step) -> None:
         """Append one step."""
         self.texts.append(step.text)

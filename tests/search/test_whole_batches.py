@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -20,6 +22,7 @@ from support.worlds import (
 
 from stepsearch.policies.scripted import ScriptedPolicy
 from stepsearch.search.arrivals import Arrivals, Candidates
+from stepsearch.search.columns import decode_tree, encode_tree
 from stepsearch.search.contracts import NewestScores, Sample, Samples, SamplingParams, StepScores
 from stepsearch.search.steps import StepColumns
 from stepsearch.search.strategies.beam import Beam
@@ -152,6 +155,61 @@ def test_columns_that_answer_something_else(requests: list[int], complaint: str)
     assert complaint in (solution.error or "")
 
 
+def tear(columns: StepColumns, name: str) -> None:
+    """Break one column as a careless backend might."""
+    if name == "offset":
+        columns.offset[0] = -1
+    elif name == "stop_code":
+        columns.stop_code[0] = 99
+    elif name == "logprob":
+        columns.logprob[0] = math.inf
+    elif name == "texts":
+        columns.texts[0] = None  # type: ignore[call-overload]
+    elif name == "num_tokens":
+        columns.num_tokens.pop()
+    else:
+        columns.tokens = columns.tokens.tolist()  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("name", StepColumns.__slots__)
+def test_torn_columns_are_refused_before_they_reach_the_tree(name: str) -> None:
+    class Torn:
+        spec = random_policy().spec
+
+        async def sample(self, chains, seeds, params) -> AsyncIterator[Samples]:
+            columns = StepColumns.of([Step(text="a", token_ids=(1,))] * 2)
+            tear(columns, name)
+            yield Samples([0, 1], columns)
+
+    solution = asyncio.run(engine(BestOfN(n=2), Torn()).asolve("q"))
+    assert solution.stop == "policy_failed"
+    assert "the policy returned" in (solution.error or "")
+    assert len(solution.tree) == 1
+    assert decode_tree(json.loads(json.dumps(encode_tree(solution.tree)))).question == "q"
+
+
+@pytest.mark.parametrize(
+    ("found", "complaint"),
+    [
+        ((Step(text="a", stop="eos"), Step(text="b")), "after one that ended by eos"),
+        ((Step(text="a"),) * 9, "9 steps where 1 to 8"),
+        ((), "0 steps"),
+        ((Step(text="a", token_ids=(2**40,)),), "OverflowError"),
+    ],
+)
+def test_continuations_that_are_none(found: tuple[Step, ...], complaint: str) -> None:
+    class Wrong:
+        spec = random_policy().spec
+
+        async def sample(self, chains, seeds, params) -> AsyncIterator[Sample]:
+            yield Sample(0, found)
+
+    solution = asyncio.run(engine(BestOfN(n=1, max_steps=8), Wrong()).asolve("q"))
+    assert solution.stop == "policy_failed"
+    assert complaint in (solution.error or "")
+    assert len(solution.tree) == 1
+
+
 @given(st.lists(steps, max_size=30), st.data())
 def test_columns_are_steps_one_after_the_other(own, data) -> None:
     columns = StepColumns.of(own)
@@ -170,7 +228,7 @@ def test_arrivals_come_back_in_order(continuations, random) -> None:
     random.shuffle(order)
     arrivals = Arrivals()
     for child in order:
-        arrivals.add(child, continuations[child])
+        arrivals.add(child, StepColumns.of(continuations[child]))
     found = arrivals.order()
     if found is None:
         assert order == sorted(order)
