@@ -3,7 +3,9 @@
 The mocks read the newest step's ids; budgets, seeds and accounting are switched on. Every expansion
 adds 4 children, down to a depth of 10. The last line is the growth exponent: the slope of log total
 time over log nodes. With `--peer PYTHON`, an interpreter that has treequest 0.3.3 installed, its
-StandardMCTS runs in place with equivalent mocks in turn with ours, up to 5,000 nodes.
+StandardMCTS runs in place with equivalent mocks in turn with ours, up to 5,000 nodes. Its rate
+falls as its tree grows, so two ratios are printed: over all nodes, and at that size, our rate
+over all nodes (ours does not fall) by its rate over the last tenth.
 
     python -m stepsearch.benchmarks.perf.mcts [--peer PYTHON] [--parallel 1] [--repeat 5]
 """
@@ -71,13 +73,13 @@ def ours(nodes: int, parallel: int) -> tuple[int, float]:
     return policy.steps, time.perf_counter() - started
 
 
-def peer(python: str, nodes: int) -> float:
-    """Seconds of treequest."""
+def peer(python: str, nodes: int) -> tuple[float, float]:
+    """Nodes/s of treequest over all nodes, and over the last tenth of them."""
     script = Path(__file__).parent / "peers" / "treequest_mcts.py"
     command = [python, str(script), str(WIDTH), str(DEPTH), str(nodes)]
     line = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    seconds: float = json.loads(line)["seconds"]
-    return seconds
+    found = json.loads(line)
+    return nodes / found["seconds"], nodes / 10 / found["last_tenth"]
 
 
 def main() -> None:
@@ -89,7 +91,8 @@ def main() -> None:
     options = parser.parse_args()
     ours(1_000, options.parallel)  # imports and first calls
     print(
-        f"{'nodes':>7} {'nodes/s':>9} {'min':>9} {'max':>9} {'us/node':>8} {'peer':>8} {'ratio':>6}"
+        f"{'nodes':>7} {'nodes/s':>9} {'min':>9} {'max':>9} {'us/node':>8}"
+        f" {'peer':>8} {'ratio':>6} {'peer at':>8} {'ratio':>6}"
     )
     totals: list[tuple[int, float]] = []
     for size in SIZES:
@@ -100,8 +103,9 @@ def main() -> None:
         totals.append((nodes, nodes / rate))
         line = f"{nodes:7} {rate:9,.0f} {min(rates):9,.0f} {max(rates):9,.0f} {1e6 / rate:8.1f}"
         if options.peer and size <= LARGEST_FOR_PEER:
-            seconds = statistics.median(peer(options.peer, size) for _ in range(options.repeat))
-            line += f" {size / seconds:8,.0f} {rate * seconds / size:6.1f}"
+            peers = [peer(options.peer, size) for _ in range(options.repeat)]
+            for other in map(statistics.median, zip(*peers, strict=True)):
+                line += f" {other:8,.0f} {rate / other:6.1f}"
         print(line, flush=True)
     slope = np.polyfit(np.log([n for n, _ in totals]), np.log([t for _, t in totals]), 1)[0]
     print(f"growth exponent {slope:.3f}")

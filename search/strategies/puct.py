@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
-from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.steps import STOP_CODES
 from stepsearch.search.tree import ROOT, Tree
 
@@ -132,30 +130,6 @@ class Statistics:
             if has_room and tree.depth[node] < max_depth and value[node] == value[node]:  # not NaN
                 state[node] = READY
 
-    def set_priors(self, children: Sequence[int], by: Literal["uniform", "policy"]) -> None:
-        """Set the priors of siblings.
-
-        Raises:
-            ConfigurationError: `by="policy"` with a policy that tells no log-probabilities.
-        """
-        if by == "uniform":
-            share = 1.0 / len(children) if children else 1.0
-            for child in children:
-                self.prior[child] = share
-            return
-        logprob, lengths = self._tree.logprob, self._tree.num_tokens
-        means = [logprob[child] / max(1, lengths[child]) for child in children]
-        if any(map(math.isnan, means)):
-            raise ConfigurationError(
-                "search.prior=policy needs a policy that tells log-probabilities; "
-                "set search.prior=uniform"
-            )
-        highest = max(means, default=0.0)
-        weights = [math.exp(mean - highest) for mean in means]
-        total = math.fsum(weights)
-        for child, weight in zip(children, weights, strict=True):
-            self.prior[child] = weight / total
-
     def land(self, leaf: int, news: Sequence[int]) -> None:
         """The simulation that selected `leaf` is over.
 
@@ -232,9 +206,3 @@ class Statistics:
             if opened:
                 opens[node] += opened
             node = parent[node]
-
-    def mean_value(self, nodes: Sequence[int]) -> float | None:
-        """The mean value of the nodes that have one; None when none has."""
-        value = self.value
-        found = [value[node] for node in nodes if value[node] == value[node]]  # not NaN
-        return math.fsum(found) / len(found) if found else None

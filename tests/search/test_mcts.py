@@ -392,6 +392,7 @@ def test_cut_short_it_keeps_what_arrived() -> None:
         ({"exploration": -1.0}, "search.exploration=-1"),
         ({"exploration": math.nan}, "search.exploration=nan"),
         ({"widening": -0.5}, "search.widening=-0.5"),
+        ({"widening": 50.0}, "search.widening=50.0"),
         ({"virtual_loss": math.inf}, "search.virtual_loss=inf"),
         ({"first_play": math.nan}, "search.first_play=nan"),
         ({"prior": "logprob"}, "search.prior='logprob'"),
