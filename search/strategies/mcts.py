@@ -41,7 +41,7 @@ class Mcts:
 
     `parallel` leaves are expanded at once. Simulations are backed up in the order in which they
     were selected, and simulation k is selected when exactly the first k - w are backed up,
-    w = 2 parallel - 1: so the tree never depends on timing. (With w = parallel a slow leaf would
+    w = 3 parallel - 2: so the tree never depends on timing. (With w = parallel a slow leaf would
     leave most of the others idle; with parallel = 1 this is plain sequential search.)
 
     Args:
@@ -99,7 +99,7 @@ class Mcts:
     @property
     def window(self) -> int:
         """The most simulations that are selected and not yet backed up."""
-        return 2 * self.parallel - 1
+        return 3 * self.parallel - 2
 
     async def run(self, session: Session) -> None:
         """Run the simulations."""

@@ -134,7 +134,7 @@ class Reference:
         return path
 
     def run(self) -> None:
-        left, window = self.config.simulations, 2 * self.config.parallel - 1
+        left, window = self.config.simulations, 3 * self.config.parallel - 2
         while True:
             path = self.select() if left and len(self.flying) < window else None
             if path is not None:
