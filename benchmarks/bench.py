@@ -184,14 +184,14 @@ def _write_tables(folder: RunFolder, problems: Gradable, grader: Grader) -> None
 @contextmanager
 def _log_file(path: Path) -> Iterator[None]:
     """Everything that is logged goes into the run's own file too."""
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
     try:
         yield
     except BaseException:
-        with path.open("a", encoding="utf-8") as file:
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(traceback.format_exc())
         raise
     finally:

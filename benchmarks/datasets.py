@@ -171,7 +171,8 @@ def subset(problems: Sequence[Problem], limit: int | None, seed: int) -> list[Pr
         return list(problems)
 
     def draw(problem: Problem) -> bytes:
-        return hashlib.blake2b(f"{seed}\x00{problem.id}".encode()).digest()
+        name = f"{seed}\x00{problem.id}".encode(errors="surrogatepass")
+        return hashlib.blake2b(name).digest()
 
     chosen = {problem.id for problem in sorted(problems, key=draw)[:limit]}
     return [problem for problem in problems if problem.id in chosen]

@@ -80,10 +80,10 @@ def report(paths: Sequence[Path], out: Path) -> list[Path]:
         frames = {name: pandas.DataFrame(table) for name, table in tables.items() if table}
         for name, frame in frames.items():
             files.append(folder / f"{name}.csv")
-            frame.to_csv(files[-1], index=False)
+            frame.to_csv(files[-1], index=False, errors="backslashreplace")
         plots = draw(tables, folder)
         page = folder / "report.html"
-        page.write_text(_page(frames, plots), encoding="utf-8")
+        page.write_text(_page(frames, plots), encoding="utf-8", errors="backslashreplace")
         files += [*plots, page]
     return files
 

@@ -22,6 +22,7 @@ from stepsearch.benchmarks.equal_compute import Baseline, compare
 from stepsearch.benchmarks.grading import Grader
 from stepsearch.benchmarks.readout import Ballots, Reader, collect, values_of
 from stepsearch.benchmarks.run_data import COSTS, Floats, Method
+from stepsearch.benchmarks.run_folder import printable
 from stepsearch.benchmarks.samples import SampledProblem, SampleSet, read_samples
 from stepsearch.benchmarks.scorers import parse_scorer
 from stepsearch.benchmarks.statistics import Estimate, Outcomes, PairedBootstrap
@@ -64,7 +65,7 @@ def difficulty_table(methods: Iterable[Method]) -> Table:
         told = {row["id"]: json.loads(row["meta"]) for row in method.first.rows}
         meta = [told[name] for name in ids]
         for key in sorted({key for entry in meta for key in entry}):
-            values = [str(entry.get(key)) for entry in meta]
+            values = [printable(str(entry.get(key))) for entry in meta]
             if not 1 < len(set(values)) <= _MAX_GROUPS:
                 continue
             for value in sorted(set(values)):
@@ -95,7 +96,7 @@ class Samples:
         self.method = method
         self.found: SampleSet = read_samples(method.first.traces, task)
         ids = {row["id"] for row in method.first.rows}
-        self.found.problems = [p for p in self.found.problems if p.problem.id in ids]
+        self.found.problems = [p for p in self.found.problems if printable(p.problem.id) in ids]
         self.ballots: Ballots = collect(self.found.problems, Grader(task))
 
     @property
@@ -119,7 +120,7 @@ class Samples:
                 rows.append(reader.weighted(name, values))
         return Baseline(
             method=self.method,
-            ids=[p.problem.id for p in self.problems],
+            ids=[printable(p.problem.id) for p in self.problems],
             rows=rows,
             num_samples=float(self.ballots.counts.mean()),
         )

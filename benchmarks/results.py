@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from stepsearch.benchmarks.grading import Gradable, Grader, extraction_alarm
+from stepsearch.benchmarks.run_folder import printable
 from stepsearch.benchmarks.statistics import Estimate, Outcomes, PairedBootstrap
 from stepsearch.search.aggregate import chain_value
 from stepsearch.search.select import SELECTIONS, Selection, candidates, choose
@@ -90,6 +91,8 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def _cell(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
     return int(value) if isinstance(value, bool) else value
 
 

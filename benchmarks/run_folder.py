@@ -68,7 +68,7 @@ class RunFolder:
 
     def _identify(self, problems: Sequence[Problem]) -> None:
         mine = {
-            CONFIG: OmegaConf.to_yaml(OmegaConf.create(self._config)),
+            CONFIG: printable(OmegaConf.to_yaml(OmegaConf.create(self._config))),
             IDENTITY: json.dumps({"stepsearch": version(), "problems": fingerprint(problems)}),
         }
         for name, text in mine.items():
@@ -121,8 +121,17 @@ def fingerprint(problems: Iterable[Problem]) -> str:
     return digest.hexdigest()
 
 
+def printable(text: str) -> str:
+    """The text with halves of characters, which UTF-8 cannot hold, as backslash escapes."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def replace_file(path: Path, text: str) -> None:
     """Write a file so that it is there whole or not at all."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    try:
+        draft.write_text(printable(text), encoding="utf-8")
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise

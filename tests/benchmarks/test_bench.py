@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -46,8 +47,8 @@ def folders(world: list[str]) -> list[Path]:
 
 
 def table(folder: Path) -> list[dict[str, str]]:
-    rows = csv.DictReader((folder / "results.csv").read_text().splitlines())
-    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+    with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
+        return [{k: v for k, v in row.items() if k not in TIMES} for row in csv.DictReader(file)]
 
 
 def summary(folder: Path) -> dict[str, object]:
@@ -198,6 +199,29 @@ def test_texts_and_lists_may_hold_commas(world: list[str]) -> None:
     assert len(folders(world)) == 2
     for folder in folders(world):
         assert "first, think; then, answer" in (folder / "config.yaml").read_text()
+
+
+def test_half_characters_in_ids_answers_and_meta_are_written_as_escapes(
+    world: list[str], tmp_path: Path
+) -> None:
+    half, path = "\ud83d", tmp_path / "halves.jsonl"
+    rows = [
+        {"question": f"{half} {i}", "answer": f"{half}\x85{i}", "key": f"{half}{i}"}
+        for i in range(6)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    own = [f"benchmark.path={path}", "benchmark.id=key", "benchmark.keep=[key]"]
+    assert main(["bench", *world, *own, "benchmark.limit=4"]) == 0
+    [folder] = folders(world)
+    names = [row["id"] for row in table(folder)]
+    assert len(names) == 4
+    assert all(re.fullmatch(r"file-\\ud83d\d", name) for name in names)
+    assert table(folder)[0]["gold"].startswith("\\ud83d\x85")
+    assert not list(folder.glob("*.tmp"))
+    assert all(name.startswith(f"file-{half}") for name in solved(folder)), "traces keep the id"
+    assert main(["report", str(folder), "--out", str(tmp_path / "report")]) == 0
+    with (tmp_path / "report" / "difficulty.csv").open(encoding="utf-8", newline="") as file:
+        assert {row["by"] for row in csv.DictReader(file)} == {"key"}, "samples found their rows"
 
 
 def test_hydra_explains_itself(capfd) -> None:

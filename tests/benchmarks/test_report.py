@@ -41,7 +41,8 @@ def written(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def table(folder: Path, name: str) -> list[dict[str, str]]:
-    return list(csv.DictReader((folder / f"{name}.csv").read_text().splitlines()))
+    with (folder / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 @pytest.mark.slow
