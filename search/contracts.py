@@ -232,6 +232,10 @@ class NewestScores(Sequence[StepScores]):
         values: the score of each chain's newest step.
         tokens: verifier tokens computed for each; None when unknown.
         tokens_reused: verifier tokens taken from a cache, likewise.
+
+    Raises:
+        ValueError: there is not one count, 0 or more, for each value.
+        TypeError: something is not a number.
     """
 
     __slots__ = ("tokens", "tokens_reused", "values")
@@ -243,8 +247,18 @@ class NewestScores(Sequence[StepScores]):
         tokens_reused: Sequence[int] | None = None,
     ) -> None:
         self.values = array("d", values)
-        self.tokens = tokens
-        self.tokens_reused = tokens_reused
+        self.tokens = self._counts("tokens", tokens)
+        self.tokens_reused = self._counts("tokens_reused", tokens_reused)
+
+    def _counts(self, name: str, given: Sequence[int] | None) -> array[int] | None:
+        if given is None:
+            return None
+        counts = array("q", given)
+        if len(counts) != len(self.values):
+            raise ValueError(f"{name} has {len(counts)} counts for {len(self.values)} scores")
+        if counts and min(counts) < 0:
+            raise ValueError(f"{name} holds {min(counts)}; a count is 0 or more")
+        return counts
 
     def __len__(self) -> int:
         return len(self.values)

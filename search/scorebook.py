@@ -128,9 +128,14 @@ class Scorebook:
 
     def enter_chains(self, news: Sequence[Sequence[int]], scores: Sequence[StepScores]) -> None:
         """Enter the scores of chains whose newest steps are `news[i]`."""
-        self._meter.scored([s for s in scores if s.failure is not _REFUSED])
-        for new, scored in zip(news, scores, strict=True):
+        good = [self._checked(new, scored) for new, scored in zip(news, scores, strict=True)]
+        self._meter.scored([s for s in good if s.failure is not _REFUSED])
+        for new, scored in zip(news, good, strict=True):
             self._enter_checked(new, scored)
+
+    def _checked(self, new: Sequence[int], scores: StepScores) -> StepScores:
+        num_steps = self._tree.depth[new[-1]]
+        return checked(scores, self._spec, num_steps=num_steps, num_new=len(new))
 
     def _enter_newest(
         self, ends: Sequence[int], bases: Sequence[Chain], scores: NewestScores
@@ -166,7 +171,6 @@ class Scorebook:
 
     def _enter_checked(self, new: Sequence[int], scores: StepScores) -> None:
         spec, column, end = self._spec, self._column, new[-1]
-        scores = checked(scores, spec, num_steps=self._tree.depth[end], num_new=len(new))
         if scores.failure is not None:
             for node in new:
                 column.fail(node, scores.failure)
