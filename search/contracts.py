@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, overload, runtime_checkable
 
+from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import number, whole
 from stepsearch.search.steps import StepColumns
 from stepsearch.search.types import Step
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 Aggregation = Literal["last", "min", "mean", "product"]
 Kind = Literal["step", "prefix", "outcome"]
 Range = Literal["probability", "signed", "unbounded"]
+_NO_DETECTION = "0 switches the detection of loops off"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,9 @@ class SamplingParams:
         max_steps: with `until="end"`, the chain is left at stop `step` after so many steps.
         max_repeats: the chain ends with stop `loop` when the same run of tokens was written this
             many times in a row; 0 switches the detection off.
+
+    Raises:
+        ConfigurationError: a value is no number, or outside its limits.
     """
 
     until: Literal["step", "end"] = "step"
@@ -46,19 +52,16 @@ class SamplingParams:
     max_repeats: int = 4
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0:
-            raise ValueError(f"temperature={self.temperature} must be 0 (greedy) or positive")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p={self.top_p} must lie in (0, 1]; 1 keeps every token")
-        if self.top_k < 0:
-            raise ValueError(f"top_k={self.top_k} must be 0 (keep every token) or positive")
-        if self.max_repeats < 0 or self.max_repeats == 1:
-            raise ValueError(
-                f"max_repeats={self.max_repeats} must be 0 (no loop detection) or at least 2"
-            )
+        if self.until not in ("step", "end"):
+            raise ConfigurationError(f"sampling.until={self.until!r} must be step or end")
+        number("sampling.temperature", self.temperature, least=0, hint="0 is greedy")
+        number("sampling.top_p", self.top_p, above=0, most=1, hint="1 keeps every token")
+        whole("sampling.top_k", self.top_k, least=0, hint="0 keeps every token")
+        whole("sampling.max_repeats", self.max_repeats, least=0, hint=_NO_DETECTION)
+        if self.max_repeats == 1:
+            raise ConfigurationError(f"sampling.max_repeats=1 must be at least 2; {_NO_DETECTION}")
         for name in ("max_step_tokens", "max_tokens", "max_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+            whole(f"sampling.{name}", getattr(self, name), least=1)
 
 
 class Sample(NamedTuple):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from stepsearch.search.errors import UnjudgedError
+from stepsearch.search.parameters import number, whole
 
 if TYPE_CHECKING:
     from stepsearch.search.contracts import VerifierSpec
@@ -32,6 +33,8 @@ SolutionStop = Literal[
     "cancelled",
 ]
 """Why a search ended."""
+
+_NO_LIMIT = "null (None) is no limit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +131,9 @@ class Budget:
 
     All but `seconds` are deterministic: the same seed under the same budget gives the same tree,
     whatever the timing. `seconds` depends on the machine.
+
+    Raises:
+        ConfigurationError: a limit is not a number above 0; the first three are whole numbers.
     """
 
     policy_tokens: int | None = 2048
@@ -138,11 +144,14 @@ class Budget:
 
     def __post_init__(self) -> None:
         for f in fields(Budget):
-            value = getattr(self, f.name)
-            if value is not None and not value > 0:
-                raise ValueError(
-                    f"budget.{f.name}={value!r} must be positive, or null for no limit"
-                )
+            name, value = f"budget.{f.name}", getattr(self, f.name)
+            if value is None:
+                continue
+            if f.name in ("flops", "seconds"):
+                value = number(name, value, above=0, hint=_NO_LIMIT)
+            else:
+                value = whole(name, value, least=1, hint=_NO_LIMIT)
+            object.__setattr__(self, f.name, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,14 @@
 """Bad parameters are one sentence that names them, before any model is loaded."""
 
+import math
 from dataclasses import fields
 
+import numpy as np
 import pytest
 from support.strategies import STRATEGIES
 from support.worlds import random_policy
 
-from stepsearch import ConfigurationError, solve
+from stepsearch import Budget, ConfigurationError, SamplingParams, solve
 from stepsearch.search.strategies.beam import Beam
 
 
@@ -99,3 +101,49 @@ def test_a_verifier_that_does_not_declare_itself_is_asked_when_it_is_there() -> 
     settings = ["~verifier", f"+verifier={{_target_: {target}, score_fn: null, range: unbounded}}"]
     with pytest.raises(ConfigurationError, match=r"search\.link=null"):
         solve("q", search="particle", policy=random_policy(), overrides=settings)
+
+
+ODD = ["100", "abc", 10.5, True, math.inf, math.nan, [], 0, -1]
+
+
+@pytest.mark.parametrize("value", ODD)
+@pytest.mark.parametrize("name", ["policy_tokens", "verifier_tokens", "completions"])
+def test_a_budget_of_things_is_a_whole_number(name: str, value: object) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Budget(**{name: value})
+    assert str(caught.value) == (
+        f"budget.{name}={value!r} must be a whole number, at least 1; null (None) is no limit"
+    )
+
+
+@pytest.mark.parametrize("value", [v for v in ODD if v != 10.5])
+@pytest.mark.parametrize("name", ["flops", "seconds"])
+def test_a_budget_of_amounts_is_a_finite_number(name: str, value: object) -> None:
+    with pytest.raises(ConfigurationError, match=rf"budget\.{name}=.* finite number, above 0"):
+        Budget(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("until", ["STEP", None, 1]),
+        ("temperature", ["1", None, True, math.inf, math.nan, -0.1]),
+        ("top_p", ["1", None, True, math.nan, 0, 1.01]),
+        ("top_k", ["1", None, True, 1.5, math.inf, -1]),
+        ("max_repeats", ["1", None, True, 2.5, -1, 1]),
+        ("max_step_tokens", ODD),
+        ("max_tokens", ODD),
+        ("max_steps", ODD),
+    ],
+)
+def test_sampling_parameters(name: str, values: list[object]) -> None:
+    for value in values:
+        with pytest.raises(ConfigurationError) as caught:
+            SamplingParams(**{name: value})
+        assert str(caught.value).startswith(f"sampling.{name}={value!r} must be ")
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    budget = Budget(policy_tokens=np.int32(7), seconds=np.float32(0.5))
+    assert repr(budget) == repr(Budget(policy_tokens=7, seconds=0.5))
+    SamplingParams(top_k=np.int64(3), temperature=np.float32(0.5))

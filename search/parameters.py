@@ -1,0 +1,63 @@
+"""Checks of numbers that a user sets."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+
+from stepsearch.search.errors import ConfigurationError
+
+
+def whole(name: str, value: object, *, least: int, hint: str = "") -> int:
+    """The value as an int.
+
+    Args:
+        name: of the parameter, for the message.
+        value: what was given.
+        least: the smallest that is allowed.
+        hint: what else may be given, or what a value means.
+
+    Raises:
+        ConfigurationError: it is no whole number, or too small.
+    """
+    if type(value) is int and value >= least:
+        return value
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise ConfigurationError(
+            f"{name}={value!r} must be a whole number, at least {least}{_note(hint)}"
+        )
+    return int(value)
+
+
+def number(
+    name: str,
+    value: object,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    hint: str = "",
+) -> float:
+    """The value, a finite number from `least` or above `above` to `most`; otherwise as `whole`.
+
+    Raises:
+        ConfigurationError: it is no such number.
+    """
+    is_number = type(value) in (int, float) or _is_real(value)
+    if is_number and math.isfinite(value) and above < value <= most and value >= least:
+        return value if isinstance(value, int | float) else float(value)
+    limits = [f"at least {least:g}"] if least > -math.inf else []
+    limits += [f"above {above:g}"] if above > -math.inf else []
+    limits += [f"at most {most:g}"] if most < math.inf else []
+    raise ConfigurationError(
+        f"{name}={value!r} must be a finite number{', ' if limits else ''}"
+        f"{' and '.join(limits)}{_note(hint)}"
+    )
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _note(hint: str) -> str:
+    return f"; {hint}" if hint else ""
