@@ -18,9 +18,11 @@ import numpy as np
 
 from stepsearch.search.contracts import ScoreFailure
 from stepsearch.search.errors import TraceError
+from stepsearch.search.soundness import require_whole
 from stepsearch.search.tree import Column, ScoreColumn, Tree
 
 _PLAIN_LENGTH = 256
+_NARROWER = {"b": "b", "h": "bh", "i": "bhi", "q": "bhiq"}
 _ARRAYS = (
     "parent",
     "child_index",
@@ -55,28 +57,28 @@ def decode_tree(data: Mapping[str, Any]) -> Tree:
     """The inverse of `encode_tree`.
 
     Raises:
-        TraceError: the data is not a tree.
+        TraceError: the data is not a tree, or a damaged one.
     """
     try:
-        tree = Tree(data["question"], data["prompt"])
-        tree.num_whole = data["num_whole"]
-        for name in _ARRAYS:
-            setattr(tree, name, _decode(data["columns"][name]))
-        size = len(tree.parent)
-        tree.texts = _decode_texts(data["texts"], size)
-        tree.scores = {name: _decode_scores(c) for name, c in data["scores"].items()}
-        tree.columns = {
-            name: Column(
-                _decode(c["data"]),
-                int(c["default"]) if c["data"]["type"] == "q" else float(c["default"]),
-            )
-            for name, c in data["own_columns"].items()
-        }
-    except (KeyError, TypeError, ValueError) as error:
+        tree = _decode_tree(data)
+    except (AttributeError, KeyError, LookupError, OverflowError, TypeError, ValueError) as error:
         raise TraceError(f"the trace holds no readable tree: {error!r}") from error
-    lengths = {len(getattr(tree, n)) for n in _ARRAYS if n not in ("offset", "tokens")}
-    if lengths != {size} or len(tree.texts) != size or len(tree.offset) != size + 1:
-        raise TraceError("the columns of the tree have different lengths")
+    require_whole(tree)
+    return tree
+
+
+def _decode_tree(data: Mapping[str, Any]) -> Tree:
+    tree = Tree(data["question"], data["prompt"])
+    tree.num_whole = data["num_whole"]
+    for name in _ARRAYS:
+        kind = getattr(tree, name).typecode
+        setattr(tree, name, _decode(data["columns"][name], kind))
+    tree.texts = _decode_texts(data["texts"], len(tree.parent))
+    tree.scores = {name: _decode_scores(c) for name, c in data["scores"].items()}
+    for name, column in data["own_columns"].items():
+        own = _decode(column["data"], "q" if column["data"]["type"] == "q" else "d")
+        kind = int if own.typecode == "q" else float
+        tree.columns[name] = Column(own, kind(column["default"]))
     return tree
 
 
@@ -105,15 +107,20 @@ def _narrowed(column: array[int]) -> array[int]:
     return column
 
 
-def _decode(data: Mapping[str, Any]) -> array[Any]:
-    column: array[Any] = array(data["type"])
+def _decode(data: Mapping[str, Any], kind: str) -> array[Any]:
+    """A column, which must be of a kind."""
+    if data["type"] != kind:
+        raise ValueError(f"a column of type {data['type']!r} where {kind!r} belongs")
+    column: array[Any] = array(kind)
     if "list" in data:
         column.extend(math.nan if value is None else value for value in data["list"])
         return column
+    if data["stored"] not in (kind if kind in "fd" else _NARROWER[kind]):
+        raise ValueError(f"a column of type {kind!r} stored as {data['stored']!r}")
     stored: array[Any] = array(data["stored"], base64.b64decode(data["base64"]))
     if sys.byteorder == "big":
         stored.byteswap()
-    column.frombytes(np.frombuffer(stored, stored.typecode).astype(column.typecode).tobytes())
+    column.frombytes(np.frombuffer(stored, stored.typecode).astype(kind).tobytes())
     return column
 
 
@@ -139,8 +146,10 @@ def _decode_texts(data: dict[str, Any] | list[str] | None, size: int) -> list[st
         return [""] * size
     if isinstance(data, list):
         return data
-    joined = data["joined"]
-    return [joined[a:b] for a, b in pairwise(accumulate(_decode(data["lengths"]), initial=0))]
+    joined, lengths = data["joined"], _decode(data["lengths"], "i")
+    if min(lengths) < 0 or sum(lengths) != len(joined):
+        raise ValueError("the lengths of the texts do not add up")
+    return [joined[a:b] for a, b in pairwise(accumulate(lengths, initial=0))]
 
 
 def _encode_scores(column: ScoreColumn) -> dict[str, Any]:
@@ -155,7 +164,7 @@ def _encode_scores(column: ScoreColumn) -> dict[str, Any]:
 
 def _decode_scores(data: Mapping[str, Any]) -> ScoreColumn:
     column = ScoreColumn(0)
-    column.values, column.status = _decode(data["values"]), _decode(data["status"])
+    column.values, column.status = _decode(data["values"], "d"), _decode(data["status"], "b")
     column.failures = {
         node: ScoreFailure(kind, message) for node, kind, message in data["failures"]
     }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
+from typing import Any
 
 from stepsearch.search.errors import ConfigurationError
 
 
-def whole(name: str, value: object, *, least: int, hint: str = "") -> int:
+def whole(name: str, value: Any, *, least: int, hint: str = "") -> int:
     """The value as an int.
 
     Args:
@@ -31,7 +32,7 @@ def whole(name: str, value: object, *, least: int, hint: str = "") -> int:
 
 def number(
     name: str,
-    value: object,
+    value: Any,
     *,
     least: float = -math.inf,
     above: float = -math.inf,
@@ -55,7 +56,7 @@ def number(
     )
 
 
-def _is_real(value: object) -> bool:
+def _is_real(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from functools import cache
 from importlib import metadata
 from typing import Any
 
+from stepsearch.search.plain import plain
 from stepsearch.search.run import RunSettings
 
 
 def describe(settings: RunSettings) -> dict[str, Any]:
     """Versions, models, parameters and seeds of an engine."""
     policy, verifier = settings.policy, settings.verifier
-    return {
-        "stepsearch": version(),
-        "python": platform.python_version(),
-        "policy": {"class": _path(policy), **_plain(asdict(policy.spec))},
-        "verifier": None
-        if verifier is None
-        else {"class": _path(verifier), **_plain(asdict(verifier.spec))},
-        "strategy": _component(settings.strategy),
-        "task": _component(settings.task),
-        "select": settings.select,
-        "vote_weight": settings.vote_weight,
-        "aggregation": settings.aggregation,
-        "budget": asdict(settings.budget),
-        "sampling": asdict(settings.sampling),
-        "seed": settings.seed,
-        "abstain_below": settings.abstain_below,
-        "settle": settings.settle,
-        "confidence": settings.confidence,
-    }
+    described: dict[str, Any] = plain(
+        {
+            "stepsearch": version(),
+            "python": platform.python_version(),
+            "policy": {"class": _path(policy), **asdict(policy.spec)},
+            "verifier": None
+            if verifier is None
+            else {"class": _path(verifier), **asdict(verifier.spec)},
+            "strategy": _component(settings.strategy),
+            "task": _component(settings.task),
+            "select": settings.select,
+            "vote_weight": settings.vote_weight,
+            "aggregation": settings.aggregation,
+            "budget": asdict(settings.budget),
+            "sampling": asdict(settings.sampling),
+            "seed": settings.seed,
+            "abstain_below": settings.abstain_below,
+            "settle": settings.settle,
+            "confidence": settings.confidence,
+        }
+    )
+    return described
 
 
 @cache
@@ -47,17 +50,8 @@ def version() -> str:
 
 def _component(value: Any) -> dict[str, Any]:
     known = {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else {}
-    return {"class": _path(value), **_plain(known)}
+    return {"class": _path(value), **known}
 
 
 def _path(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
-def _plain(value: Any) -> Any:
-    """The value with everything that JSON does not know as text."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

@@ -8,7 +8,6 @@ price is the host's time, some ten microseconds a node.
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -22,7 +21,7 @@ from stepsearch.search.contracts import (
     StepScores,
     VerifierSpec,
 )
-from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.errors import ConfigurationError, TraceError
 from stepsearch.search.meter import Meter
 from stepsearch.search.seeding import Seeder
 from stepsearch.search.steps import STOP_CODES
@@ -174,15 +173,16 @@ def require_resumable(
 
     Raises:
         ConfigurationError: a setting differs, or a limit is smaller than before.
+        TraceError: the trace does not say what it was made with.
     """
-    now = json.loads(json.dumps(now))
     for name in _SAME:
         if saved.get(name) != now[name]:
             raise ConfigurationError(
                 f"{name} differs from that of the trace, which has {saved.get(name)!r}; "
                 "resume with the same, or solve the problem anew"
             )
-    old, new = dict(saved["strategy"]), dict(now["strategy"])
+    told, new = _table(saved, "strategy"), dict(now["strategy"])
+    old = dict(told)
     for name in grows:
         _require_not_less(f"search.{name}", old.pop(name, None), new.pop(name, None))
     if old != new:
@@ -190,13 +190,27 @@ def require_resumable(
             f"only {', '.join(grows)} may grow" if grows else "none of its settings may change"
         )
         raise ConfigurationError(
-            f"search differs from that of the trace, which has {saved['strategy']!r}; {allowed}"
+            f"search differs from that of the trace, which has {told!r}; {allowed}"
         )
+    limits = _table(saved, "budget")
     for name in asdict(Budget()):
-        _require_not_less(f"budget.{name}", saved["budget"][name], now["budget"][name])
+        _require_not_less(f"budget.{name}", limits.get(name), now["budget"][name])
 
 
-def _require_not_less(name: str, old: float | None, new: float | None) -> None:
+def _table(saved: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of the provenance that has settings of its own."""
+    table = saved.get(name)
+    if not isinstance(table, Mapping):
+        raise TraceError(
+            f"the trace does not say with what {name} it was made ({table!r:.100}), so it cannot "
+            "be resumed; solve the problem anew"
+        )
+    return table
+
+
+def _require_not_less(name: str, old: object, new: float | None) -> None:
+    if old is not None and (isinstance(old, bool) or not isinstance(old, int | float)):
+        raise TraceError(f"the trace was made with {name}={old!r:.100}, which is no number")
     if new is not None and (old is None or new < old):
         limit = "no limit" if old is None else old
         raise ConfigurationError(f"{name}={new} must not be less than in the trace, {limit}")

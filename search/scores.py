@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
+from typing import Any
 
 from stepsearch.search.contracts import FailureKind, ScoreFailure, StepScores, VerifierSpec
 
@@ -60,13 +61,14 @@ def _counted(scores: StepScores) -> StepScores:
     return replace(scores, tokens=tokens, tokens_reused=reused)
 
 
-def _count(name: str, value: object) -> int | None:
+def _count(name: str, value: Any) -> int | None:
     if type(value) is int and value >= 0:
         return value
     if value is None:
         return None
-    if isinstance(value, Integral) and not isinstance(value, bool) and value >= 0:
-        return int(value)
+    is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if is_whole and (count := int(value)) >= 0:
+        return count
     raise ValueError(f"{name}={value!r} must be a number of tokens, or None where it is unknown")
 
 
