@@ -65,11 +65,17 @@ class Batcher(Generic[T, R]):
         """Make a call where one may be in flight; it takes what waits when its turn has come."""
         while self._waiting and self._waiting[0].future.done():
             self._waiting.popleft()
-        if self._next_call is not None or not self._waiting:
-            return
-        if self._max_in_flight is None or len(self._calls) < self._max_in_flight:
+        is_coming = self._next_call is not None and not self._next_call.done()
+        if self._waiting and not is_coming and not self._is_full():
             self._next_call = asyncio.get_running_loop().create_task(self._serve())
             self._calls.add(self._next_call)
+
+    def _is_full(self) -> bool:
+        if self._max_in_flight is None or len(self._calls) < self._max_in_flight:
+            return False
+        # One that was cancelled before it began did not take itself out.
+        self._calls = {call for call in self._calls if not call.done()}
+        return len(self._calls) >= self._max_in_flight
 
     async def _serve(self) -> None:
         call, self._next_call = self._next_call, None

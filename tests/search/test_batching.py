@@ -98,3 +98,20 @@ def test_cancelling_the_loop_cancels_the_waiters() -> None:
             await future
 
     run_virtual(run())
+
+
+@pytest.mark.parametrize("max_in_flight", [1, None])
+def test_a_call_that_was_cancelled_before_it_began_blocks_nothing(max_in_flight) -> None:
+    backend = Backend()
+
+    async def run() -> list[int | Exception]:
+        batcher = Batcher(backend, max_in_flight=max_in_flight)
+        batcher.submit([1])
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.sleep(0)
+        return await batcher.submit([2])
+
+    results, _ = run_virtual(run())
+    assert results == [4]
+    assert backend.calls == [[1, 2]]
