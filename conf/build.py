@@ -27,29 +27,30 @@ _KEYWORDS = ("_convert_", "_recursive_", "_partial_")
 COMPONENTS = ("search", "task", "budget", "sampling", *MODELS)
 
 
-def load_config(overrides: Sequence[str] = ()) -> DictConfig:
-    """Compose the configuration of one search.
+def load_config(overrides: Sequence[str] = (), name: str = "config") -> DictConfig:
+    """Compose the configuration of one search, or of another file beside it.
 
     Args:
         overrides: Hydra overrides, such as `search=best_of_n` or `search.n=16`.
+        name: the file.
 
     Raises:
         ConfigurationError: an option or a key does not exist; names the nearest ones.
     """
     try:
-        return _compose(overrides)
+        return _compose(overrides, name)
     except (HydraException, OmegaConfBaseException, ValueError, TypeError) as error:
-        raise ConfigurationError(explain(error, overrides)) from error
+        raise ConfigurationError(explain(error, overrides, name)) from error
 
 
-def _compose(overrides: Sequence[str]) -> DictConfig:
+def _compose(overrides: Sequence[str], name: str = "config") -> DictConfig:
     """Compose, also inside another Hydra application and on several threads."""
     with _LOCK:
         outer = GlobalHydra.instance().hydra
         GlobalHydra.instance().hydra = None
         try:
             with initialize_config_module("stepsearch.conf", version_base="1.3"):
-                return compose("config", overrides=list(overrides))
+                return compose(name, overrides=list(overrides))
         finally:
             GlobalHydra.instance().hydra = outer
 
@@ -154,7 +155,7 @@ def _locate(target: Any) -> Any:
         return None  # instantiating it says what is wrong
 
 
-def explain(error: Exception, overrides: Sequence[str]) -> str:
+def explain(error: Exception, overrides: Sequence[str], name: str = "config") -> str:
     """Hydra's error as one sentence with the nearest names."""
     text = str(error)
     missing = re.search(r"Could not find '([\w/]+)/([\w.-]+)'", text)
@@ -166,7 +167,7 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
     if group_match:
         key = group_match.group(1)
         group = key.split(".", 1)[0] + "."
-        known = settings(overrides, key)
+        known = settings(overrides, key, name)
         near = [setting for setting in known if setting.startswith(group)]
         return f"{key}: there is no such setting. {_nearest(key, near or known)}"
     reason = text.splitlines()[0] if text else repr(error)
@@ -179,13 +180,13 @@ def options(group: str) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def settings(overrides: Sequence[str], unknown: str) -> list[str]:
+def settings(overrides: Sequence[str], unknown: str, name: str = "config") -> list[str]:
     """All settings of the configuration, as dotted keys, without the unknown one's override."""
     valid = [o for o in overrides if o.lstrip("+~").split("=", 1)[0] != unknown]
     try:
-        config = _compose(valid)
+        config = _compose(valid, name)
     except (HydraException, OmegaConfBaseException, ValueError, TypeError):
-        config = _compose(())
+        config = _compose((), name)
     return sorted(_keys(OmegaConf.to_container(config), ""))
 
 

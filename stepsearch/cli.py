@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from stepsearch import bench, report, rerank
+from stepsearch import bench, label, report, rerank, sample, train
 from stepsearch.search.errors import ConfigurationError, StepsearchError
 from stepsearch.search.provenance import version
 from stepsearch.show import render
@@ -82,6 +82,9 @@ def _parser() -> argparse.ArgumentParser:
     rerank.add_parser(commands)
     bench.add_parser(commands)
     report.add_parser(commands)
+    sample.add_parser(commands)
+    label.add_parser(commands)
+    train.add_parser(commands)
     _add_processbench(commands)
     _add_audit(commands)
     return parser

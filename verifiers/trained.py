@@ -1,0 +1,113 @@
+"""Verifiers out of the folders that `stepsearch train prm` and `train orm` write."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from stepsearch.search.contracts import VerifierSpec
+from stepsearch.search.errors import ConfigurationError, ModelNotFoundError
+from stepsearch.verifiers.formats.outcome import OutcomeFormat
+from stepsearch.verifiers.formats.spec import StepFormat
+
+if TYPE_CHECKING:
+    from stepsearch.verifiers.outcome import OutcomeVerifier
+    from stepsearch.verifiers.transformers import TransformersVerifier
+
+SPEC = "verifier.json"
+_VERSION = 1
+
+
+def write_spec(
+    folder: Path, *, kind: Literal["step", "outcome"], base: str, format: StepFormat | OutcomeFormat
+) -> None:
+    """Write how the verifier in a folder is fed and read; written last, it marks it complete."""
+    spec = {"version": _VERSION, "kind": kind, "base": base, "format": asdict(format)}
+    (folder / SPEC).write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
+
+
+def read_spec(folder: str | Path) -> dict[str, Any]:
+    """Read what `write_spec` wrote.
+
+    Raises:
+        ModelNotFoundError: the folder holds no such file.
+        ConfigurationError: it is of another form.
+    """
+    path = Path(folder).expanduser() / SPEC
+    if not path.is_file():
+        raise ModelNotFoundError(
+            f"verifier.model={folder} holds no {SPEC}; give a folder that `stepsearch train prm` "
+            "or `stepsearch train orm` wrote"
+        )
+    try:
+        spec: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if spec["version"] != _VERSION or spec["kind"] not in ("step", "outcome"):
+            raise ValueError("it has another version or kind")
+        spec["base"], spec["format"]["name"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(f"{path} is no verifier of ours: {error!r}") from error
+    return spec
+
+
+class TrainedVerifier:
+    """Makes the verifier that a training folder holds.
+
+    Calling it gives a `TransformersVerifier` for a PRM and an `OutcomeVerifier` for an ORM.
+
+    Args:
+        model: the folder.
+        base: the model below the adapter; None for the one it was trained on, as the folder says.
+        name: of the score column; None takes `prm` or `orm`.
+        settings: as of those two, format and adapter aside.
+
+    Raises:
+        ModelNotFoundError: the folder, or its base, are not where they were looked for.
+        ConfigurationError: the base is another one, or a setting does not fit.
+        VerifierError: the self-check failed.
+    """
+
+    def __new__(
+        cls, *, model: str | Path, base: str | None = None, name: str | None = None, **settings: Any
+    ) -> TransformersVerifier | OutcomeVerifier:  # type: ignore[misc]
+        """Load the verifier."""
+        spec = read_spec(model)
+        common: dict[str, Any] = {
+            "model": base or spec["base"],
+            "adapter": Path(model).expanduser(),
+            "format": spec["format"],
+            "name": name or _name(spec),
+            **settings,
+        }
+        if spec["kind"] == "step":
+            from stepsearch.verifiers.transformers import TransformersVerifier
+
+            return TransformersVerifier(**common)
+        from stepsearch.verifiers.outcome import OutcomeVerifier
+
+        return OutcomeVerifier(**common)
+
+    @classmethod
+    def declare(cls, *, model: str | Path, name: str | None = None, **_: Any) -> VerifierSpec:
+        """What the scores mean, told by the folder alone."""
+        spec = read_spec(model)
+        if spec["kind"] == "outcome":
+            outcome = OutcomeFormat.from_mapping(spec["format"])
+            return VerifierSpec(
+                name=name or _name(spec),
+                kind="outcome",
+                range=outcome.head.range,
+                threshold=outcome.threshold,
+            )
+        step = StepFormat.from_mapping(spec["format"])
+        return VerifierSpec(
+            name=name or _name(spec),
+            range=step.head.range,
+            aggregation=step.aggregation,
+            threshold=step.threshold,
+        )
+
+
+def _name(spec: dict[str, Any]) -> str:
+    return "prm" if spec["kind"] == "step" else "orm"

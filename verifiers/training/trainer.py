@@ -1,0 +1,321 @@
+"""What the trainings share: LoRA on a base, transformers' Trainer, checkpoints and progress lines."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
+from transformers.trainer_utils import get_last_checkpoint
+
+from stepsearch.policies.adapters import WEIGHTS
+from stepsearch.policies.loading import find_model, pick_device
+from stepsearch.search.errors import ConfigurationError, ModelNotFoundError
+from stepsearch.verifiers.training.folder import save_adapter
+
+_log = logging.getLogger(__name__)
+_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+CHECKPOINTS = "checkpoints"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lora:
+    """Shape of the adapter (Hu et al. 2021).
+
+    Attributes:
+        rank: of the update; 0 trains all weights instead, which only policies can.
+        alpha: the update is scaled by alpha / rank.
+        dropout: of the update's input.
+        targets: names of the layers that are adapted.
+        start: folder of an adapter to go on from, which then says rank and targets.
+    """
+
+    rank: int = 16
+    alpha: float = 32
+    dropout: float = 0.0
+    targets: Sequence[str] = _TARGETS
+    start: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimisation:
+    """How the weights are found.
+
+    Attributes:
+        epochs: passes over the examples.
+        batch_size: examples a step.
+        learning_rate: at its highest; it rises over the first steps and falls to 0 linearly.
+        warmup: share of the steps in which it rises.
+        weight_decay: of AdamW.
+        evaluations: how often the held-out part is looked at; the last time is at the end.
+        checkpoints: how often all that is needed to go on is saved.
+        dtype: `bfloat16` computes in it where the device can and keeps weights in float32.
+        seed: of order, dropout and new weights.
+        device: `auto`, `cpu`, `cuda:0`.
+    """
+
+    epochs: float = 2
+    batch_size: int = 32
+    learning_rate: float = 5e-4
+    warmup: float = 0.05
+    weight_decay: float = 0.0
+    evaluations: int = 3
+    checkpoints: int = 4
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    seed: int = 0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "learning_rate"):
+            if not getattr(self, name) > 0:
+                raise ConfigurationError(f"optimisation.{name}={getattr(self, name)} must be > 0")
+
+
+class Examples(Dataset[dict[str, Any]]):
+    """Rows in memory, with their lengths so that a batch holds alike ones."""
+
+    def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self._rows[index]
+
+
+def load_base(base: str, device: str) -> PreTrainedModel:
+    """A base with its language-model head, in float32.
+
+    Raises:
+        ModelNotFoundError: it could not be loaded.
+    """
+    source = find_model(base)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source.location, dtype=torch.float32, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelNotFoundError(f"base={base}: {error}") from error
+    model.config.use_cache = False
+    assert isinstance(model, PreTrainedModel)
+    return model.to(pick_device(device))  # type: ignore[arg-type]
+
+
+def with_lora(model: PreTrainedModel, lora: Lora) -> PeftModel:
+    """The model with an adapter that can be trained, new or to be gone on with.
+
+    Raises:
+        ConfigurationError: the rank is below 1, or the adapter does not fit.
+    """
+    if lora.start is not None:
+        folder = Path(lora.start).expanduser()
+        if not (folder / WEIGHTS).is_file():
+            raise ConfigurationError(f"lora.start={lora.start} holds no {WEIGHTS}")
+        begun = LoraConfig.from_pretrained(str(folder))
+        begun.inference_mode, begun.modules_to_save = False, None
+        peft = get_peft_model(model, begun)
+        _load(peft, load_file(folder / WEIGHTS))
+        return peft  # type: ignore[return-value]
+    if lora.rank < 1:
+        raise ConfigurationError(f"lora.rank={lora.rank} must be at least 1 here")
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]
+        lora_dropout=lora.dropout,
+        target_modules=list(lora.targets),
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, config)  # type: ignore[return-value]
+
+
+def _load(peft: Any, tensors: Mapping[str, Tensor]) -> None:
+    own = {name: t for name, t in tensors.items() if ".lora_" in name}
+    result = set_peft_model_state_dict(peft, own)
+    missing = [name for name in result.missing_keys if ".lora_" in name]
+    if missing or result.unexpected_keys:
+        raise ConfigurationError(
+            f"the adapter does not fit its base: missing {missing[:2]}, unknown "
+            f"{result.unexpected_keys[:2]}"
+        )
+
+
+class StageTrainer(Trainer):
+    """Transformers' Trainer, with checkpoints of an adapter's size and our own evaluation.
+
+    Args:
+        model: what is trained: a causal model, one with an adapter, or a scorer around one.
+        measure: gives the figures of an evaluation; None evaluates nothing.
+        options: as of `Trainer`.
+    """
+
+    def __init__(
+        self, model: nn.Module, measure: Callable[[], dict[str, Any]] | None, **options: Any
+    ) -> None:
+        self._measure = measure
+        super().__init__(model=model, **options)
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        peft, head = parts_of(self.model)
+        if peft is None:
+            super()._save(output_dir, state_dict)
+        else:
+            save_adapter(Path(output_dir or self.args.output_dir), peft, head)
+
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
+        peft, head = parts_of(self.model)
+        if peft is None:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        tensors = load_file(Path(resume_from_checkpoint) / WEIGHTS)
+        _load(peft, tensors)
+        for name, tensor in head.items():
+            tensor.data.copy_(tensors[name])
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """Look at the held-out part."""
+        if self._measure is None:
+            return {}
+        was_training = self.model.training
+        self.model.eval()
+        started = time.perf_counter()
+        found = self._measure()
+        self.model.train(was_training)
+        _log.info("step %d, held out: %s", self.state.global_step, _short(found))
+        took = round(time.perf_counter() - started, 1)
+        self.state.log_history.append({"step": self.state.global_step, "took": took, **found})
+        return found
+
+
+def parts_of(model: Any) -> tuple[PeftModel | None, dict[str, Tensor]]:
+    """The adapted model within what is trained, None without one, and the tensors of its head."""
+    if isinstance(model, PeftModel):
+        return model, {}
+    inner = getattr(model, "body", None)
+    if isinstance(inner, PeftModel):
+        head: nn.Linear = model.head
+        return inner, {"score.weight": head.weight, "score.bias": head.bias}
+    return None, {}
+
+
+def _short(found: Mapping[str, Any]) -> str:
+    def text(value: Any) -> str:
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+    return ", ".join(f"{name} {text(value)}" for name, value in found.items())
+
+
+class _Progress(TrainerCallback):
+    """A line on the log every few per cent: step, loss, speed, time left."""
+
+    def __init__(self) -> None:
+        self._began: tuple[float, int] | None = None
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        if not logs or "loss" not in logs:
+            return
+        if self._began is None:
+            self._began = (time.perf_counter(), state.global_step)
+            rate = 0.0
+        else:
+            begun, first = self._began
+            rate = (state.global_step - first) / max(time.perf_counter() - begun, 1e-9)
+        left = (state.max_steps - state.global_step) / rate if rate else float("nan")
+        _log.info(
+            "step %d of %d, loss %.4f, learning rate %.2g, %.1f steps/s, %.0f s left",
+            *(state.global_step, state.max_steps, logs["loss"], logs["learning_rate"], rate, left),
+        )
+
+
+def train(
+    model: nn.Module,
+    rows: Sequence[dict[str, Any]],
+    collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]],
+    *,
+    out: Path,
+    optimisation: Optimisation,
+    measure: Callable[[], dict[str, Any]] | None,
+) -> list[dict[str, Any]]:
+    """Train in place, going on from the last checkpoint below `out`; returns the log.
+
+    Raises:
+        ConfigurationError: there is nothing to train on.
+    """
+    if not rows:
+        raise ConfigurationError("there are no examples to train on")
+    set_seed(optimisation.seed)
+    folder = out / CHECKPOINTS
+    arguments = _arguments(folder, len(rows), optimisation, measures=measure is not None)
+    trainer = StageTrainer(
+        model,
+        measure,
+        args=arguments,
+        train_dataset=Examples(rows),
+        eval_dataset=Examples([]),
+        data_collator=collate,
+        callbacks=[_Progress()],
+    )
+    trainer.remove_callback(PrinterCallback)
+    last = get_last_checkpoint(str(folder)) if folder.is_dir() else None
+    if last is not None:
+        _log.info("going on from %s", last)
+    trainer.train(resume_from_checkpoint=last)
+    return list(trainer.state.log_history)
+
+
+def _arguments(
+    folder: Path, count: int, optimisation: Optimisation, *, measures: bool
+) -> TrainingArguments:
+    steps = max(1, round(count * optimisation.epochs / optimisation.batch_size))
+    device = pick_device(optimisation.device)
+    uses_bfloat16 = optimisation.dtype == "bfloat16" or (
+        optimisation.dtype == "auto" and device.type == "cuda"
+    )
+    return TrainingArguments(
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=optimisation.batch_size,
+        learning_rate=optimisation.learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=max(1, round(steps * optimisation.warmup)),
+        weight_decay=optimisation.weight_decay,
+        bf16=uses_bfloat16,
+        use_cpu=device.type == "cpu",
+        train_sampling_strategy="group_by_length",
+        length_column_name="length",
+        logging_steps=max(1, steps // 25),
+        eval_strategy="steps" if measures else "no",
+        eval_steps=max(1, -(-steps // max(1, optimisation.evaluations))),
+        save_strategy="steps",
+        save_steps=max(1, -(-steps // max(1, optimisation.checkpoints))),
+        save_total_limit=1,
+        seed=optimisation.seed,
+        report_to="none",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=device.type == "cuda",
+    )
+
+
+def settings_of(*parts: Any) -> dict[str, Any]:
+    """Dataclasses as plain data, for the record."""
+    return {type(part).__name__.lower(): asdict(part) for part in parts}
