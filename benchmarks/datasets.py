@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,14 +130,17 @@ def rows_of(path: Path) -> Iterator[Row]:
 
 
 def _rows_of_json(path: Path) -> Iterator[Row]:
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is not a text in UTF-8: {error}") from error
     lines = [text] if path.suffix == ".json" else text.split("\n")
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigurationError(f"{path}, line {number} is not JSON: {error}") from error
         for row in value if isinstance(value, list) else [value]:
             if not isinstance(row, dict):
@@ -155,8 +159,8 @@ def _rows_of_parquet(path: Path) -> Iterator[Row]:
 
 
 def as_text(answer: Any) -> str | None:
-    """A gold answer as text; None when there is none."""
-    if answer is None:
+    """A gold answer as text; None when there is none, which tables also write as NaN."""
+    if answer is None or (isinstance(answer, float) and math.isnan(answer)):
         return None
     if isinstance(answer, list | tuple):
         return ", ".join(str(as_text(part)) for part in answer)

@@ -76,22 +76,32 @@ class Gradable:
     excluded: tuple[str, ...]
 
 
-def gradable(problems: Iterable[Problem], grader: Grader) -> Gradable:
+def gradable(
+    problems: Iterable[Problem], grader: Grader, *, hint: str = "check benchmark.answer and task"
+) -> Gradable:
     """Leave out the problems whose gold answer cannot be read; they would count as wrong.
+
+    Args:
+        problems: the problems.
+        grader: reads the gold answers.
+        hint: what to do when none of them can be read.
 
     Raises:
         ConfigurationError: no gold answer can be read.
     """
-    kept, excluded = [], []
+    kept, excluded, is_silent = [], [], True
     for problem in problems:
+        is_silent &= problem.answer is None
         if grader.can_grade(problem.answer):
             kept.append(problem)
         else:
             excluded.append(problem.id)
     if not kept:
         raise ConfigurationError(
-            f"none of the {len(excluded)} gold answers can be read as task={grader.task.name!r}; "
-            "check benchmark.answer and task"
+            f"none of the {len(excluded)} problems has a gold answer; {hint}"
+            if is_silent
+            else f"none of the {len(excluded)} gold answers can be read as "
+            f"task={grader.task.name!r}; {hint}"
         )
     if excluded:
         _log.warning(

@@ -22,6 +22,10 @@ from stepsearch.search.task import get_task
 
 _log = logging.getLogger(__name__)
 SELECTIONS = ("weighted", "best", "ties")
+_GOLD = (
+    'lines of samples have it as "answer", traces when the problem had one (Problem(answer=...), '
+    "`stepsearch bench`); how it is read depends on --task"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +139,7 @@ def rerank(settings: RerankSettings) -> Reranking:
     grader = Grader(get_task(settings.task))
     found = read_samples(settings.samples, grader.task, settings.separator)
     names = sorted({name for scorer in scorers for name in scorer.names})
-    kept = gradable([p.problem for p in found.problems], grader)
+    kept = gradable([p.problem for p in found.problems], grader, hint=_GOLD)
     found.problems = [p for p in found.problems if p.problem.id not in set(kept.excluded)]
     score_missing(found, names, settings.overrides)
     for link in settings.links:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from stepsearch.benchmarks.run_folder import CONFIG, IDENTITY, RESULTS, SUMMARY, TRACES
 from stepsearch.benchmarks.statistics import Outcomes
@@ -19,6 +22,9 @@ from stepsearch.search.errors import ConfigurationError
 
 Floats = NDArray[np.float64]
 COSTS = ("policy_tokens", "flops", "seconds")
+_COLUMNS = ("id", "right", "right_pass", "score", "completions", "meta", *COSTS)
+_SETTINGS = ("search._target_", "task._target_")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +102,7 @@ def read_runs(paths: Iterable[Path]) -> list[RunData]:
     """All finished runs in some folders.
 
     Raises:
-        ConfigurationError: a folder does not exist, or there is no finished run.
+        ConfigurationError: a folder does not exist, a run is broken, or there is no finished one.
     """
     found = {}
     for path in paths:
@@ -105,6 +111,8 @@ def read_runs(paths: Iterable[Path]) -> list[RunData]:
         for config in sorted(path.rglob(CONFIG)):
             if (config.parent / SUMMARY).exists():
                 found[config.parent.resolve()] = _read_run(config.parent)
+            elif (config.parent / IDENTITY).exists():
+                _log.warning("%s is not finished and left out", config.parent)
     if not found:
         raise ConfigurationError(
             f"no finished runs in {', '.join(map(str, paths))}; make some with `stepsearch bench`"
@@ -113,14 +121,27 @@ def read_runs(paths: Iterable[Path]) -> list[RunData]:
 
 
 def _read_run(path: Path) -> RunData:
+    for name in (RESULTS, IDENTITY, TRACES):
+        if not (path / name).is_file():
+            raise _broken(path, f"has no {name}")
     with (path / RESULTS).open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))  # it alone knows which line ends stand in a cell
-    identity = json.loads((path / IDENTITY).read_text(encoding="utf-8"))
-    return RunData(
-        path=path,
-        settings=flatten(OmegaConf.to_container(OmegaConf.load(path / CONFIG))),
-        problems=identity["problems"],
-        rows=rows,
+    if not rows or any(row.get(name) is None for row in rows for name in _COLUMNS):
+        raise _broken(path, f"has {RESULTS} without rows or columns that a report needs")
+    try:
+        identity = json.loads((path / IDENTITY).read_text(encoding="utf-8"))
+        settings = flatten(OmegaConf.to_container(OmegaConf.load(path / CONFIG)))
+        problems = str(identity["problems"])
+    except (KeyError, TypeError, ValueError, YAMLError, OmegaConfBaseException) as error:
+        raise _broken(path, f"has a broken {IDENTITY} or {CONFIG} ({error!r:.100})") from error
+    if missing := [key for key in _SETTINGS if key not in settings]:
+        raise _broken(path, f"has a {CONFIG} without {missing[0]}")
+    return RunData(path=path, settings=settings, problems=problems, rows=rows)
+
+
+def _broken(path: Path, what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the run in {path} {what}; move it away, or make it again with `stepsearch bench`"
     )
 
 

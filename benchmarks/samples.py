@@ -8,15 +8,15 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from stepsearch.benchmarks.datasets import as_text
-from stepsearch.search.aggregate import chain_scores
+from stepsearch.search.aggregate import AGGREGATIONS, chain_scores
 from stepsearch.search.contracts import Aggregation, Range
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.select import candidates
 from stepsearch.search.task import Task
-from stepsearch.search.trace import Trace, decode
+from stepsearch.search.trace import Trace, from_json
 from stepsearch.search.types import Problem
 
 _log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ def read_samples(path: Path, task: Task, separator: str = "\n") -> SampleSet:
     for number, data in _lines(path):
         try:
             if "tree" in data:
-                found.problems.append(_from_trace(decode(json.dumps(data)), task, found))
+                found.problems.append(_from_trace(from_json(data), task, found))
             else:
                 found.problems.append(_from_row(data, task, separator))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -123,6 +123,8 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 continue
             try:
                 data = json.loads(line)
+            except RecursionError as error:
+                raise ConfigurationError(f"{path}, line {number}: nested too deeply") from error
             except ValueError as error:
                 if line.endswith(b"\n") and b'"tree"' not in line:
                     raise ConfigurationError(f"{path}, line {number}: {error}") from error
@@ -158,13 +160,18 @@ def _from_trace(trace: Trace, task: Task, found: SampleSet) -> SampledProblem:
     ]
     verifier = trace.provenance.get("verifier")
     if verifier is not None:
-        found.sources[verifier["name"]] = ScoreSource(
-            aggregation=trace.provenance["aggregation"], range=verifier["range"]
-        )
+        found.sources[verifier["name"]] = _source(verifier["range"], trace.provenance)
     strategy = str(trace.provenance.get("strategy", {}).get("class", ""))
     is_independent = strategy.endswith((".BestOfN", ".Greedy"))
     found.is_dependent |= not is_independent or trace.provenance.get("settle") is not None
     return SampledProblem(problem=trace.problem, samples=samples)
+
+
+def _source(kind: Any, provenance: Mapping[str, Any]) -> ScoreSource:
+    fold = provenance["aggregation"]
+    if kind not in get_args(Range) or fold not in AGGREGATIONS:
+        raise ValueError(f"the trace has scores of range {kind!r} and aggregation {fold!r}")
+    return ScoreSource(aggregation=fold, range=kind)
 
 
 def split_steps(text: str, separator: str) -> tuple[str, ...]:
@@ -188,9 +195,13 @@ def as_scores(given: Any) -> Scores | None:
     values = given if isinstance(given, list) else [given]
     if not all(value is None or type(value) in (int, float) for value in values):
         raise ValueError(f"a score must be a number or a list of numbers, not {given!r}")
-    if not values or any(value is None or not math.isfinite(value) for value in values):
+    if not values or any(value is None for value in values):
         return None
-    return tuple(map(float, values))
+    try:
+        numbers = tuple(map(float, values))
+    except OverflowError as error:
+        raise ValueError("a score is an integer too large for a number") from error
+    return numbers if all(map(math.isfinite, numbers)) else None
 
 
 def _observed_range(name: str, found: SampleSet) -> Range:

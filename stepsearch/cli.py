@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -30,7 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parse(arguments)
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        return _reader_gone()
     except ConfigurationError as error:
         print(f"stepsearch: {error}", file=sys.stderr)
         return USAGE_ERROR
@@ -39,6 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _reader_gone() -> int:
+    """Whoever read the output (`| head`) has seen enough; nothing more can be written."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    return OK
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

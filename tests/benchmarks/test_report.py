@@ -2,6 +2,7 @@
 
 import csv
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +124,53 @@ def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "nowhere" in capsys.readouterr().err
     with pytest.raises(ConfigurationError, match="stepsearch bench"):
         read_runs([tmp_path])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("whole")
+    world = ["hydra.searchpath=[pkg://support.worldconf]", "policy=world", "search=greedy"]
+    assert main(["bench", *world, "benchmark.n=2", f"runs={root}"]) == 0
+    return root
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("results.csv", None, "has no results.csv"),
+        ("results.csv", "", "without rows"),
+        ("results.csv", "id,right\n1,1\n", "columns that a report needs"),
+        ("run.json", None, "has no run.json"),
+        ("run.json", "{}", "broken run.json"),
+        ("run.json", "{", "broken run.json"),
+        ("config.yaml", "a: [", "broken run.json or config.yaml"),
+        ("config.yaml", "a: 1", "without search._target_"),
+        ("traces.jsonl", None, "has no traces.jsonl"),
+    ],
+)
+def test_half_a_run_is_named(
+    whole: Path, tmp_path: Path, name: str, text: str | None, words: str
+) -> None:
+    folder = shutil.copytree(whole, tmp_path / "runs")
+    [file] = folder.glob(f"*/{name}")
+    file.unlink()
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        read_runs([folder])
+    assert words in str(caught.value)
+    assert str(file.parent) in str(caught.value)
+
+
+def test_an_unfinished_run_is_left_out_and_said_so(
+    whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = shutil.copytree(whole, tmp_path / "runs")
+    [run] = [path.parent for path in folder.glob("*/summary.json")]
+    other = shutil.copytree(run, folder / "other")
+    (other / "summary.json").unlink()
+    assert [found.path for found in read_runs([folder])] == [run]
+    assert "other is not finished and left out" in caplog.text
 
 
 def method(label: str, right: list[int], cost: float) -> Method:

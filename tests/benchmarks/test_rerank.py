@@ -3,6 +3,8 @@
 import itertools
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.task import ExactTask, MathTask
 from stepsearch.search.types import Candidate
 
+NAN = math.nan
 QUICK = {"num_resamples": 100, "num_orders": 400}
 
 
@@ -310,6 +313,8 @@ def test_mistakes_are_named(samples: Path, settings: dict[str, object], words: l
         ([problem("a", 1, said(1)), problem("a", 2, said(1))], ["'a' occurs on two lines"]),
         ([], ["holds no samples"]),
         ([[1]], ["line 1", "not a JSON object"]),
+        ([problem("a", 1, said(1, prm=10**400))], ["line 1", "too large"]),
+        ([problem("a", 1, said(1, prm=[0.5, -(10**400)]))], ["line 1", "too large"]),
     ],
 )
 def test_broken_files_are_named(tmp_path: Path, lines: list, words: list[str]) -> None:
@@ -317,6 +322,49 @@ def test_broken_files_are_named(tmp_path: Path, lines: list, words: list[str]) -
         read_samples(write(tmp_path / "s.jsonl", lines), MathTask())
     for word in words:
         assert word in str(caught.value)
+
+
+def test_lines_nested_too_deeply_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_text("[" * 100_000 + "]" * 100_000 + "\n")
+    with pytest.raises(ConfigurationError, match="line 1: nested too deeply"):
+        read_samples(path, MathTask())
+
+
+def test_gold_that_is_not_a_number_is_no_gold(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.jsonl", [problem(n, g, said(1)) for n, g in (("a", 1), ("b", NAN))])
+    assert rerank(RerankSettings(samples=path, **QUICK)).excluded == ("b",)
+
+
+def test_traces_without_gold_answers_do_not_blame_a_benchmark(tmp_path: Path) -> None:
+    path = tmp_path / "traces.jsonl"
+    engine(BestOfN(n=2), random_policy(), trace=path).solve("q")
+    with pytest.raises(ConfigurationError) as caught:
+        rerank(RerankSettings(samples=path, **QUICK))
+    assert "none of the 1 problems has a gold answer" in str(caught.value)
+    assert "Problem(answer=...)" in str(caught.value)
+    assert "benchmark.answer" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [{"aggregation": 3}, {"verifier": {"name": "v", "range": 1}}])
+def test_odd_provenance_of_a_trace_is_named(tmp_path: Path, change: dict[str, object]) -> None:
+    path = tmp_path / "traces.jsonl"
+    engine(BestOfN(n=2), random_policy(), hash_verifier(), trace=path).solve("q")
+    trace = json.loads(path.read_text())
+    trace["provenance"] |= change
+    with pytest.raises(ConfigurationError, match="line 1: the trace has scores of range"):
+        read_samples(write(path, [trace]), ExactTask())
+
+
+def test_a_reader_that_goes_away_is_no_error(samples: Path) -> None:
+    script = "import sys; from stepsearch.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", script, "rerank", str(samples), "--resamples", "10", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        run.stdout.close()
+        assert run.stderr.read() == b""
+    assert run.returncode == 0
 
 
 def test_the_command(samples: Path, capsys: pytest.CaptureFixture[str]) -> None:
