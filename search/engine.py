@@ -52,7 +52,8 @@ class Engine:
         budget: hard limits per problem; default 2,048 policy tokens.
         sampling: temperature and so on; `max_tokens` limits one chain.
         seed: the run's seed; with the problem's id it determines everything that is random.
-        abstain_below: give no answer when `Solution.score` is below it.
+        abstain_below: give no answer when `Solution.score` is below it; with `weighted` also when
+            the score of the chosen chain is.
         settle: stop as soon as more chains would not change the answer (`certain`), or would
             hardly (`likely`); see `Poll`. Default: never. The full search may end with another
             `Solution.score`, a share being of fewer votes.

@@ -26,7 +26,7 @@ from stepsearch.search.replay import ReplayPolicy, ReplayVerifier
 from stepsearch.search.scorebook import Scorebook
 from stepsearch.search.scores import bounds
 from stepsearch.search.seeding import Seeder
-from stepsearch.search.select import Choice, Selection, candidates, choose
+from stepsearch.search.select import Choice, Selection, candidates, choose, is_doubtful
 from stepsearch.search.session import Session
 from stepsearch.search.steps import STOP_CODES
 from stepsearch.search.task import Task
@@ -117,7 +117,7 @@ class Run:
         choice = await self._choose(found)
         answer = None if choice.candidate is None else choice.candidate.answer
         floor = settings.abstain_below
-        if floor is not None and (choice.score is None or choice.score < floor):
+        if floor is not None and is_doubtful(choice, settings.select, floor):
             # What failed or was cancelled is not hidden by what follows from it.
             ended = stop not in ("policy_failed", "verifier_failed", "cancelled")
             stop, answer = "abstained" if ended and answer is not None else stop, None

@@ -91,6 +91,19 @@ def require_floor(floor: object, by: Selection, spec: VerifierSpec | None) -> No
         )
 
 
+def is_doubtful(choice: Choice, by: Selection, floor: float) -> bool:
+    """Whether an answer is to be withheld because of `abstain_below`.
+
+    `weighted` has two reasons for doubt: that other answers have much of the scores, and that the
+    verifier thinks little even of the best chain with this one, as when all agree on something
+    wrong. `best` knows the second alone, `majority`, which reads no scores, the first.
+    """
+    told = [choice.score]
+    if by == "weighted" and choice.candidate is not None:
+        told.append(choice.candidate.score)
+    return any(score is None or score < floor for score in told)
+
+
 def require_vote_weight(weight: object) -> None:
     """Raise `ConfigurationError` when the exponent of the votes is no number from 0 on."""
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < 1e3:

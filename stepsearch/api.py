@@ -50,7 +50,8 @@ def solve(
         verifier: who scores them.
         task: wording and answers.
         seed: the same seed gives the same result.
-        abstain_below: give no answer when its score is below this.
+        abstain_below: give no answer when the score of its chain (`best`), its share of the votes
+            (`majority`) or either of them (`weighted`) is below this.
         settle: stop as soon as more chains would not change the answer (`certain`) or would hardly
             (`likely`); None never.
         overrides: Hydra overrides, such as `search.n=16` or `sampling.temperature=1.0`; they

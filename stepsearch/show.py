@@ -75,8 +75,17 @@ def _verdict(solution: Solution) -> list[str]:
 def _why(solution: Solution) -> str:
     score = "" if solution.score is None else f"  (score {solution.score:.3f})"
     if solution.stop == "abstained":
-        return f"{score.removesuffix(')')} is below abstain_below)"
+        return _doubt(solution)
     return score if solution.stop == "done" else f"{score}  [stop: {solution.stop}]"
+
+
+def _doubt(solution: Solution) -> str:
+    """Why an answer was withheld; with `weighted` its share or its chain's score was too low."""
+    chains = {chain.node: chain.score for chain in solution.candidates}
+    score, chain = solution.score, chains.get(-1 if solution.node is None else solution.node)
+    if score is None or chain is None or chain == score:
+        return "" if score is None else f"  (score {score:.3f} is below abstain_below)"
+    return f"  (share {score:.3f} or chain's score {chain:.3f} is below abstain_below)"
 
 
 def _votes(solution: Solution) -> str:

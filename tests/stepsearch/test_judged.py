@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.worlds import engine, table_policy
+from support.worlds import engine, table_policy, table_verifier
 
 import stepsearch
 from stepsearch import ConfigurationError, Solution, VerifierSpec, solve
@@ -136,3 +136,35 @@ def test_signs_need_no_colour() -> None:
 def test_colours_say_the_same_as_the_signs() -> None:
     lines = render(of_scores(0.9, 0.6, 0.1, threshold=0.5), colour=True).splitlines()
     assert [line[:5] for line in lines[:3]] == ["\x1b[32m", "\x1b[33m", "\x1b[31m"]
+
+
+@pytest.mark.parametrize(
+    ("scores", "by", "floor", "is_withheld"),
+    [
+        ({"1.": 0.3}, "weighted", 0.5, True),  # all agree, on what the verifier doubts
+        ({"1.": 0.3}, "weighted", 0.2, False),
+        ({"1.": 0.3}, "majority", 0.5, False),
+        ({"1.": 0.3}, "best", 0.5, True),
+        ({"1.": 0.9, "2.": 0.8}, "weighted", 0.7, True),  # the verifier is sure of both
+        ({"1.": 0.9, "2.": 0.8}, "best", 0.7, False),
+        ({"1.": 0.9, "2.": 0.8}, "majority", 0.7, True),
+        ({"1.": 0.9, "2.": 0.1}, "weighted", 0.7, False),
+    ],
+)
+def test_doubtful_is_what_few_chose_or_the_verifier_doubts(
+    scores: dict[str, float], by: Any, floor: float, is_withheld: bool
+) -> None:
+    policy, verifier = table_policy({"": sorted(scores)}), table_verifier(scores)
+    search = engine(BestOfN(n=16), policy, verifier, select=by, abstain_below=floor)
+    solution = search.solve("q")
+    assert {c.answer for c in solution.candidates} == set(scores)
+    assert (solution.stop == "abstained") is is_withheld
+    assert (solution.answer is None) is is_withheld
+
+
+def test_it_is_shown_which_doubt_withheld_an_answer() -> None:
+    search = engine(
+        BestOfN(n=4), table_policy({"": ["1."]}), table_verifier({"1.": 0.3}), abstain_below=0.5
+    )
+    shown = render(search.solve("q"), colour=False)
+    assert "withheld  (share 1.000 or chain's score 0.300 is below abstain_below)" in shown
