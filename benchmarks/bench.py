@@ -34,7 +34,13 @@ from stepsearch.benchmarks.run_folder import (
     RunFolder,
     replace_file,
 )
-from stepsearch.conf.build import COMPONENTS, build, build_engine, require_complete
+from stepsearch.conf.build import (
+    COMPONENTS,
+    build,
+    build_engine,
+    require_complete,
+    with_own_classes,
+)
 from stepsearch.search.errors import ConfigurationError, PolicyError, StepsearchError
 from stepsearch.search.task import Task
 from stepsearch.search.types import Solution
@@ -70,7 +76,10 @@ def bench(arguments: Sequence[str]) -> int:
     main = hydra.main(version_base="1.3", config_path="pkg://stepsearch.conf", config_name="bench")
     before = sys.argv
     # Hydra's parser does not find -m between settings.
-    sys.argv = ["stepsearch bench", *sorted(arguments, key=lambda a: a not in _SWEEP)]
+    sys.argv = [
+        "stepsearch bench",
+        *sorted(with_own_classes(arguments), key=lambda a: a not in _SWEEP),
+    ]
     try:
         main(job)()
     except SystemExit as error:

@@ -28,8 +28,8 @@ class WordProblems:
     Attributes:
         name: begins the id of every problem.
         split: `train` or `test`; the two have no problem in common, whatever the seeds.
-        n: how many problems.
-        seed: which ones; problem i is the same for every `n`.
+        limit: how many problems.
+        seed: which ones; problem i is the same for every `limit`.
         steps: fewest and most equations of a solution.
         operations: which of `+-*/` may occur.
         distractors: fewest and most sentences with numbers that do not matter.
@@ -44,7 +44,7 @@ class WordProblems:
 
     name: str = "words"
     split: Split = "test"
-    n: int = 200
+    limit: int = 200
     seed: int = 0
     steps: Sequence[int] = (2, 5)
     operations: str = "+-*/"
@@ -54,8 +54,8 @@ class WordProblems:
     def __post_init__(self) -> None:
         if self.split not in get_args(Split):
             raise ConfigurationError(f"benchmark.split={self.split!r} must be train or test")
-        if self.n < 1:
-            raise ConfigurationError(f"benchmark.n={self.n} must be at least 1")
+        if self.limit < 1:
+            raise ConfigurationError(f"benchmark.limit={self.limit} must be at least 1")
         if not self.operations or set(self.operations) - set("+-*/"):
             raise ConfigurationError(f"benchmark.operations={self.operations!r} must be of +-*/")
         for key, low, high in (("steps", 1, 12), ("distractors", 0, 8), ("difficulty", 1, 3)):
@@ -72,7 +72,7 @@ class WordProblems:
             ConfigurationError: the settings do not allow so many different problems.
         """
         found: dict[str, Problem] = {}
-        for number in range(self.n):
+        for number in range(self.limit):
             for story in self._stories(number):
                 if story.question not in found:
                     found[story.question] = self._problem(number, story)
@@ -88,7 +88,7 @@ class WordProblems:
             if story is not None and split_of(story.equations) == self.split:
                 yield story
         raise ConfigurationError(
-            f"benchmark.n={self.n}: these settings do not give so many different problems; "
+            f"benchmark.limit={self.limit}: these settings do not give so many different problems; "
             "allow more steps, operations or difficulty"
         )
 

@@ -24,6 +24,8 @@ from stepsearch.search.requirements import require_fit, require_settle
 _LOCK = threading.RLock()
 MODELS = ("policy", "verifier")
 _KEYWORDS = ("_convert_", "_recursive_", "_partial_")
+OWN_CLASSES = ("search", "policy", "verifier", "task", "benchmark")
+_TARGET = "._target_="
 COMPONENTS = ("search", "task", "budget", "sampling", *MODELS)
 
 
@@ -43,6 +45,20 @@ def load_config(overrides: Sequence[str] = (), name: str = "config") -> DictConf
         raise ConfigurationError(explain(error, overrides, name)) from error
 
 
+def with_own_classes(overrides: Sequence[str]) -> list[str]:
+    """Overrides in which `GROUP._target_=CLASS` stands for a new group of that class.
+
+    The settings of the option that the group had before belong to another class. They stay where
+    the option is named too, or settings are taken out one by one: `policy=transformers
+    policy._target_=CLASS`, `search._target_=CLASS ~search.width`.
+    """
+    own = {o.split(_TARGET, 1)[0] for o in overrides if _TARGET in o} & {*OWN_CLASSES}
+    own -= {o.lstrip("+~").split("=", 1)[0] for o in overrides}
+    own -= {o[1:].split(".", 1)[0] for o in overrides if o.startswith("~")}
+    changed = [f"+{o}" if o.split(".", 1)[0] in own else o for o in overrides]
+    return [*(f"~{group}" for group in sorted(own)), *changed]
+
+
 def _compose(overrides: Sequence[str], name: str = "config") -> DictConfig:
     """Compose, also inside another Hydra application and on several threads."""
     with _LOCK:
@@ -50,7 +66,7 @@ def _compose(overrides: Sequence[str], name: str = "config") -> DictConfig:
         GlobalHydra.instance().hydra = None
         try:
             with initialize_config_module("stepsearch.conf", version_base="1.3"):
-                return compose(name, overrides=list(overrides))
+                return compose(name, overrides=with_own_classes(overrides))
         finally:
             GlobalHydra.instance().hydra = outer
 
@@ -72,7 +88,7 @@ def build(config: DictConfig, name: str) -> Any:
     except HydraException as error:
         if isinstance(error.__cause__, StepsearchError):
             raise error.__cause__ from None
-        reason = str(error.__cause__ or error)
+        reason = " ".join(str(error.__cause__ or error).split())
         raise ConfigurationError(f"{name}: {reason}") from error
 
 

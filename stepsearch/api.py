@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stepsearch.search.contracts import Policy, Strategy, Verifier
+from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.poll import Settle
 from stepsearch.search.select import Selection, require_known
 from stepsearch.search.task import Task
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from stepsearch.search.engine import Engine
 
+_log = logging.getLogger(__name__)
 _lock = threading.Lock()
 _built: dict[tuple[str, str], Any] = {}
 
@@ -28,8 +31,8 @@ def solve(
     search: str | Strategy = "beam",
     select: Selection | None = None,
     budget: int | Budget | None = None,
-    policy: str | Policy | None = None,
-    verifier: str | Verifier | None = None,
+    policy: str | Policy = "embedded",
+    verifier: str | Verifier | None = "rule",
     task: str | Task = "math",
     seed: int = 0,
     abstain_below: float | None = None,
@@ -47,7 +50,7 @@ def solve(
         select: `best`, `weighted` or `majority`; None takes what fits the verifier.
         budget: hard limits; a number means policy tokens; None means 2,048 of them.
         policy: who proposes steps.
-        verifier: who scores them.
+        verifier: who scores them; None for nobody, with `search="best_of_n"` or `greedy`.
         task: wording and answers.
         seed: the same seed gives the same result.
         abstain_below: give no answer when the score of its chain (`best`), its share of the votes
@@ -88,8 +91,8 @@ def engine_for(
     search: str | Strategy = "beam",
     select: Selection | None = None,
     budget: int | Budget | None = None,
-    policy: str | Policy | None = None,
-    verifier: str | Verifier | None = None,
+    policy: str | Policy = "embedded",
+    verifier: str | Verifier | None = "rule",
     task: str | Task = "math",
     seed: int = 0,
     abstain_below: float | None = None,
@@ -100,6 +103,12 @@ def engine_for(
     from stepsearch.conf.build import COMPONENTS, build_engine, load_config, require_complete
 
     objects: dict[str, Any] = {}
+    if verifier is None:
+        verifier = "none"
+    if not isinstance(budget, int | Budget | None):
+        raise ConfigurationError(
+            f"budget={budget!r} must be a number of policy tokens or a Budget(...)"
+        )
     named: dict[str, Any] = {
         "seed": seed,
         "select": select,
@@ -113,6 +122,10 @@ def engine_for(
         ("task", task),
         ("budget.policy_tokens" if isinstance(budget, int) else "budget", budget),
     ):
+        if isinstance(part, type):
+            raise ConfigurationError(
+                f"{name} is the class {part.__name__}; give an object of it, {part.__name__}(...)"
+            )
         if isinstance(part, str | int) or part is None:
             named[name] = part
         else:
@@ -127,7 +140,7 @@ def engine_for(
 
 def _unless_given(named: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
     """Settings as overrides, but for those that the caller's own overrides make."""
-    given = {override.split("=", 1)[0] for override in overrides}
+    given = {o.lstrip("+~").split("=", 1)[0].removesuffix("._target_") for o in overrides}
     return [
         f"{name}={value}"
         for name, value in named.items()
@@ -137,8 +150,6 @@ def _unless_given(named: Mapping[str, Any], overrides: Sequence[str]) -> list[st
 
 def _refuse_lost(objects: Mapping[str, Any], overrides: Sequence[str]) -> None:
     """Raise when an override belongs to a part that was given as an object."""
-    from stepsearch.search.errors import ConfigurationError
-
     for override in overrides:
         group = override.lstrip("+~").split("=", 1)[0].split(".", 1)[0]
         if group in objects:
@@ -159,5 +170,7 @@ def _load(config: DictConfig, name: str) -> Any:
         if key not in _built:
             for other in [k for k in _built if k[0] == name]:
                 del _built[other]
+            if "model" in (config.get(name) or ()):
+                _log.info("loading the %s, model=%s", name, config[name].model)
             _built[key] = build(config, name)
         return _built[key]

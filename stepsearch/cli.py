@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -168,7 +170,8 @@ def _solve(options: argparse.Namespace) -> int:
     question = sys.stdin.read() if options.question == "-" else options.question
     if not question.strip():
         raise ConfigurationError("the question is empty")
-    engine = engine_for(overrides=options.overrides)
+    with _told_of_loading():
+        engine = engine_for(overrides=options.overrides)
     solution = _watched(engine, question)
     if options.json:
         print(json.dumps(_plain(solution)))
@@ -179,6 +182,21 @@ def _solve(options: argparse.Namespace) -> int:
     if solution.stop in ("policy_failed", "verifier_failed"):
         return FAILED
     return OK if solution.answer is not None else NO_ANSWER
+
+
+@contextmanager
+def _told_of_loading() -> Iterator[None]:
+    """A line on stderr for every model, which may take a minute in which nothing else is shown."""
+    handler, log = logging.StreamHandler(), logging.getLogger("stepsearch.api")
+    handler.setFormatter(logging.Formatter("stepsearch: %(message)s"))
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
 
 
 def _check_verifier(options: argparse.Namespace) -> int:

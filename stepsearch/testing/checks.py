@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from stepsearch.search.background import background
+from stepsearch.search.errors import ConfigurationError
 
 Check = Callable[[], Coroutine[Any, Any, None]]
 
@@ -32,6 +33,15 @@ def require(condition: object, message: str) -> None:
     """Raise `BrokenContractError` unless the condition holds."""
     if not condition:
         raise BrokenContractError(message)
+
+
+def require_object(kind: str, given: object) -> None:
+    """Raise `ConfigurationError` when a class was given where an object belongs."""
+    if isinstance(given, type):
+        raise ConfigurationError(
+            f"check_{kind} takes an object, not the class {given.__name__}; "
+            f"give check_{kind}({given.__name__}(...))"
+        )
 
 
 def run_checks(name: str, checks: Mapping[str, Check], timeout: float) -> list[str]:

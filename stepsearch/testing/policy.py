@@ -17,7 +17,7 @@ from stepsearch.search.contracts import (
 )
 from stepsearch.search.tree import ROOT, Chain, Tree
 from stepsearch.search.types import STOPS, Step
-from stepsearch.testing.checks import require, run_checks
+from stepsearch.testing.checks import require, require_object, run_checks
 
 QUESTION = "Tom has 3 boxes with 4 pens each. He gives 5 pens away. How many pens are left?"
 SEEDS = (3, 1 << 40, 5, 8)
@@ -38,7 +38,9 @@ def check_policy(policy: Policy, *, question: str = QUESTION, timeout: float = 1
 
     Raises:
         ConformanceError: what is wrong, and what to do.
+        ConfigurationError: a class was given, not an object.
     """
+    require_object("policy", policy)
     suite = _Suite(policy, question)
     checks = {
         "spec": suite.spec,

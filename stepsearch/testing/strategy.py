@@ -15,7 +15,7 @@ from stepsearch.search.session import Session
 from stepsearch.search.task import ExactTask
 from stepsearch.search.tree import FAILED, Chain
 from stepsearch.search.types import Budget, Problem, Solution, Step
-from stepsearch.testing.checks import BrokenContractError, require, run_checks
+from stepsearch.testing.checks import BrokenContractError, require, require_object, run_checks
 from stepsearch.verifiers.scripted import ScriptedVerifier
 
 QUESTION = "Which way?"
@@ -38,7 +38,9 @@ def check_strategy(strategy: Strategy, *, timeout: float = 60.0) -> list[str]:
 
     Raises:
         ConformanceError: what is wrong, and what to do.
+        ConfigurationError: a class was given, not an object.
     """
+    require_object("strategy", strategy)
     suite = _Suite(strategy)
     checks = {
         "ends": suite.ends,

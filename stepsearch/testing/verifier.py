@@ -12,7 +12,7 @@ from stepsearch.search.contracts import Kind, Range, ScoreFailure, StepScores, V
 from stepsearch.search.errors import VerifierError
 from stepsearch.search.scores import bounds, checked
 from stepsearch.search.tree import Chain
-from stepsearch.testing.checks import require, run_checks
+from stepsearch.testing.checks import require, require_object, run_checks
 from stepsearch.verifiers.stepwise import chain_of, prefix
 
 QUESTION = "Tom has 3 boxes with 4 pens each. He gives 5 pens away. How many pens are left?"
@@ -44,7 +44,9 @@ def check_verifier(
 
     Raises:
         ConformanceError: what is wrong, and what to do.
+        ConfigurationError: a class was given, not an object.
     """
+    require_object("verifier", verifier)
     given = list(chains) if chains is not None else [chain_of(QUESTION, s) for s in SOLUTIONS]
     suite = _Suite(verifier, given, tolerance)
     checks = {

@@ -226,6 +226,18 @@ def test_half_characters_in_ids_answers_and_meta_are_written_as_escapes(
     assert len(Samples(method, ExactTask()).problems) == 4, "samples find their rows"
 
 
+def test_a_policy_of_ones_own_is_a_class_and_its_settings(world: list[str]) -> None:
+    own = [o for o in world if not o.startswith("policy=")]
+    own += [
+        "policy._target_=support.worlds.random_policy",
+        "policy.max_depth=2",
+        "benchmark.limit=2",
+    ]
+    assert main(["bench", *own]) == 0
+    [folder] = folders(own)
+    assert len(table(folder)) == 2
+
+
 def test_hydra_explains_itself(capfd) -> None:
     assert main(["bench", "--help"]) == 0
     assert "benchmark: " in capfd.readouterr().out

@@ -17,7 +17,7 @@ from stepsearch.cli import main
 
 WORLD = [
     "hydra.searchpath=[pkg://support.worldconf]",
-    *("policy=noisy", "benchmark.n=30", "budget=unlimited"),
+    *("policy=noisy", "benchmark.limit=30", "budget=unlimited"),
 ]
 
 
@@ -113,7 +113,7 @@ def test_the_page_needs_no_other_file(written: Path) -> None:
 def test_other_problems_get_a_report_of_their_own(tmp_path: Path) -> None:
     world = ["hydra.searchpath=[pkg://support.worldconf]", "policy=world", "search=greedy"]
     for n in (2, 3):
-        assert main(["bench", *world, f"benchmark.n={n}", f"runs={tmp_path / 'runs'}"]) == 0
+        assert main(["bench", *world, f"benchmark.limit={n}", f"runs={tmp_path / 'runs'}"]) == 0
     assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 0
     pages = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.glob("out/*/report.html"))
     assert pages == ["out/problems-1/report.html", "out/problems-2/report.html"]
@@ -130,7 +130,7 @@ def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("whole")
     world = ["hydra.searchpath=[pkg://support.worldconf]", "policy=world", "search=greedy"]
-    assert main(["bench", *world, "benchmark.n=2", f"runs={root}"]) == 0
+    assert main(["bench", *world, "benchmark.limit=2", f"runs={root}"]) == 0
     return root
 
 

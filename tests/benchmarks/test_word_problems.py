@@ -20,7 +20,7 @@ def equations(solution: str) -> list[str]:
 
 
 def test_solutions_are_right_by_our_own_rule() -> None:
-    problems = WordProblems(n=300).problems()
+    problems = WordProblems(limit=300).problems()
     for problem in problems:
         lines = problem.meta["solution"].splitlines(keepends=True)
         tree = Tree(problem.text)
@@ -33,7 +33,7 @@ def test_solutions_are_right_by_our_own_rule() -> None:
 
 def test_every_number_of_the_solution_was_told_or_computed() -> None:
     words = {"half": 2, "third": 3, "quarter": 4, "fifth": 5, "tenth": 10}
-    for problem in WordProblems(n=300, seed=5).problems():
+    for problem in WordProblems(limit=300, seed=5).problems():
         known = {int(n) for n in re.findall(r"\d+", problem.text)}
         known |= {n for word, n in words.items() if word in problem.text}
         for a, _, b, result in EQUATION.findall(problem.meta["solution"]):
@@ -44,7 +44,7 @@ def test_every_number_of_the_solution_was_told_or_computed() -> None:
 
 def test_settings_are_kept() -> None:
     problems = WordProblems(
-        n=100, steps=(3, 4), operations="+-", distractors=(2, 2), difficulty=(2, 2)
+        limit=100, steps=(3, 4), operations="+-", distractors=(2, 2), difficulty=(2, 2)
     ).problems()
     for problem in problems:
         assert problem.meta["steps"] in (3, 4)
@@ -53,17 +53,19 @@ def test_settings_are_kept() -> None:
 
 
 def test_problems_repeat_with_the_seed_and_do_not_depend_on_their_number() -> None:
-    few, many = WordProblems(n=20).problems(), WordProblems(n=60).problems()
+    few, many = WordProblems(limit=20).problems(), WordProblems(limit=60).problems()
     assert few == many[:20]
     assert len({p.text for p in many}) == len({p.id for p in many}) == 60
-    assert few != WordProblems(n=20, seed=1).problems()
+    assert few != WordProblems(limit=20, seed=1).problems()
 
 
 def test_train_and_test_have_no_equations_in_common() -> None:
     seen = {}
     for split in ("train", "test"):
         easy = [
-            WordProblems(n=200, seed=seed, split=split, steps=(1, 2), difficulty=(1, 1)).problems()
+            WordProblems(
+                limit=200, seed=seed, split=split, steps=(1, 2), difficulty=(1, 1)
+            ).problems()
             for seed in range(3)
         ]
         solved = {tuple(equations(p.meta["solution"])) for problems in easy for p in problems}
@@ -76,7 +78,7 @@ def test_train_and_test_have_no_equations_in_common() -> None:
     ("settings", "words"),
     [
         ({"split": "dev"}, "benchmark.split='dev'"),
-        ({"n": 0}, "benchmark.n=0"),
+        ({"limit": 0}, "benchmark.limit=0"),
         ({"operations": "+%"}, "benchmark.operations"),
         ({"steps": (3, 2)}, "benchmark.steps"),
         ({"difficulty": (0, 1)}, "benchmark.difficulty"),
@@ -90,5 +92,5 @@ def test_wrong_settings_are_named(settings: dict[str, object], words: str) -> No
 
 def test_settings_that_give_too_few_problems_are_refused() -> None:
     narrow = WordProblems(operations="/", steps=(6, 6), difficulty=(1, 1))
-    with pytest.raises(ConfigurationError, match=r"benchmark\.n=200"):
+    with pytest.raises(ConfigurationError, match=r"benchmark\.limit=200"):
         narrow.problems()

@@ -56,7 +56,7 @@ def test_defaults() -> None:
         ("search.n=", ["search"]),
         ("search.n=0", ["search.n=0", "at least 1"]),
         ("search.n=many", ["search"]),
-        ("sampling.top_p=1.5", ["top_p=1.5", "(0, 1]"]),
+        ("sampling.top_p=1.5", ["sampling.top_p=1.5", "at most 1"]),
         ("budget.policy_tokens=-1", ["budget.policy_tokens=-1"]),
         ("select=best2", ["select='best2'", "majority"]),
         ("search._target_=nowhere.Nothing", ["search", "nowhere"]),

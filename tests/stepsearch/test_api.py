@@ -152,3 +152,42 @@ def test_works_in_a_notebook_kernel() -> None:
     )
     assert "same True" in done.stdout, done.stdout + done.stderr
     assert done.stdout.strip().endswith("ok")
+
+
+def test_a_class_of_ones_own_takes_the_place_of_an_option() -> None:
+    own = ["policy._target_=support.worlds.random_policy", "policy.max_depth=1"]
+    solution = solve("q", search="best_of_n", overrides=[*own, "verifier=none"])
+    assert set(solution.tree.depth) == {0, 1}
+    old = ["~policy", "+policy._target_=support.worlds.random_policy", "+policy.max_depth=1"]
+    assert fingerprint(solve("q", search="best_of_n", overrides=[*old, "verifier=none"])) == (
+        fingerprint(solution)
+    )
+    with pytest.raises(ConfigurationError, match="model"):
+        solve("q", overrides=["policy=embedded", "policy._target_=support.loud.LoudPolicy"])
+    own = ["verifier._target_=support.worlds.hash_verifier", "verifier.name=mine"]
+    assert set(solve("q", policy=random_policy(), overrides=own).tree.scores) == {"mine"}
+
+
+def test_no_verifier_is_no_verifier() -> None:
+    assert not solve("q", search="best_of_n", policy=random_policy(), verifier=None).tree.scores
+    with pytest.raises(ConfigurationError, match="search=beam goes by the scores of a verifier"):
+        solve("q", policy=random_policy(), verifier=None)
+    assert set(solve("q", policy=random_policy()).tree.scores) == {"rule"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"budget": {"policy_tokens": 7}}, "must be a number of policy tokens or a Budget"),
+        ({"budget": 10.5}, "must be a number of policy tokens or a Budget"),
+        ({"budget": 0}, "budget.policy_tokens=0 must be a whole number"),
+        ({"overrides": ["budget.policy_tokens=abc"]}, "policy_tokens='abc' must be a whole number"),
+        ({"search": BestOfN}, "search is the class BestOfN; give an object of it, BestOfN(...)"),
+        ({"overrides": ["policy._target_=nowhere.Policy"]}, "No module named 'nowhere'"),
+    ],
+)
+def test_odd_arguments_are_one_sentence(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        solve("q", **{"verifier": None, "search": "best_of_n"} | settings)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -84,10 +84,16 @@ def test_mistakes_are_one_line(capsys, arguments: list[str], words: list[str]) -
     status, out, err = run(capsys, *arguments)
     assert status in (2, 3)
     assert out == ""
-    assert err.startswith("stepsearch: ")
-    assert len(err.strip().splitlines()) == 1
+    [told] = [line for line in err.splitlines() if "loading the" not in line]
+    assert told.startswith("stepsearch: ")
     for word in words:
-        assert word in err
+        assert word in told
+
+
+def test_loading_a_model_is_told_on_stderr(capsys) -> None:
+    _, out, err = run(capsys, "q", "policy=transformers", "policy.model=no/such", "--json")
+    assert out == ""
+    assert err.splitlines()[0] == "stepsearch: loading the policy, model=no/such"
 
 
 def test_a_question_from_standard_input(capsys, monkeypatch) -> None:

@@ -143,5 +143,5 @@ def test_ctrl_c_on_the_command_line(embedded_path: Path) -> None:
         os.kill(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert err == ""
+    assert err == "stepsearch: loading the policy, model=embedded\n"
     assert json.loads(out)["stop"] == "cancelled"

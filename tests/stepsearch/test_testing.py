@@ -24,8 +24,9 @@ from stepsearch.search.contracts import (
     Verifier,
     VerifierSpec,
 )
-from stepsearch.search.errors import PolicyError
+from stepsearch.search.errors import ConfigurationError, PolicyError
 from stepsearch.search.session import Session
+from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.tree import ROOT, Chain
 from stepsearch.search.types import Step
 from stepsearch.testing import ConformanceError, check_policy, check_strategy, check_verifier
@@ -475,3 +476,12 @@ def test_a_failure_that_is_a_number_is_one_or_the_other() -> None:
     both = Changed(lambda c, s: replace(s, failure=failure))
     with pytest.raises(ConformanceError, match="must get its scores"):
         check_verifier(both)
+
+
+@pytest.mark.parametrize(
+    ("check", "kind"),
+    [(check_policy, "policy"), (check_verifier, "verifier"), (check_strategy, "strategy")],
+)
+def test_a_class_is_no_object(check: Any, kind: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"check_{kind}\(Beam\(...\)\)"):
+        check(Beam)

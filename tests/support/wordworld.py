@@ -15,7 +15,7 @@ from support.worlds import fraction
 
 @cache
 def _solutions(n: int) -> dict[str, list[str]]:
-    problems = WordProblems(n=n).problems()
+    problems = WordProblems(limit=n).problems()
     return {p.text: p.meta["solution"].splitlines(keepends=True) for p in problems}
 
 
