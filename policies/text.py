@@ -6,11 +6,13 @@ One piece of code cuts steps, whether one step is asked for or all of them.
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from stepsearch.policies.sampling import Token
@@ -23,6 +25,7 @@ _INCOMPLETE = "\ufffd"
 _MARKS = re.compile(r"\\begin\{|\\end\{|```|\\\\|\\\[|\\\]")
 _LONGEST_PERIOD = 128
 _SHORTEST_LOOP = 16
+_PUSHED_SINGLY = 3
 
 
 class IncrementalDecoder:
@@ -56,6 +59,20 @@ class IncrementalDecoder:
             self._clean = len(self._tail)
             self._given = len(self._decode(self._tail))
         return new
+
+    def extend(self, token_ids: Sequence[int]) -> str:
+        """What pushing tokens one after the other gives, for the price of a few decodes."""
+        first = max(0, len(token_ids) - _PUSHED_SINGLY)
+        new = ""
+        if first:
+            self._tail += token_ids[:first]
+            text = self._decode(self._tail)
+            certain = text.rstrip(_INCOMPLETE)
+            new = certain[self._given :]
+            self._given = max(self._given, len(certain))
+            if certain == text:
+                self._clean = len(self._tail)
+        return new + "".join(self.push(token_id) for token_id in token_ids[first:])
 
     def flush(self) -> str:
         """What is left when no token follows: incomplete characters as replacement marks."""
@@ -116,6 +133,21 @@ class LoopDetector:
         self._recent = np.concatenate(([token_id], self._recent[:-1]))
         return bool((self._matched >= self._enough).any())
 
+    def find(self, token_ids: Sequence[int]) -> int | None:
+        """What pushing tokens one after the other gives: which of them first ends in a loop."""
+        if not self._on or not token_ids:
+            return None
+        new = np.asarray(token_ids, np.int64)
+        line = np.concatenate((self._recent[::-1], new))
+        before = sliding_window_view(line, _LONGEST_PERIOD)[: len(new), ::-1]
+        places = np.arange(1, len(new) + 1, dtype=np.int64)[:, None]
+        broken = np.where(before == new[:, None], -self._matched, places)
+        matched = places - np.maximum.accumulate(broken, axis=0)
+        self._matched = matched[-1]
+        self._recent = line[: -_LONGEST_PERIOD - 1 : -1].copy()
+        loops = (matched >= self._enough).any(axis=1)
+        return int(loops.argmax()) if loops.any() else None
+
     def copy(self) -> LoopDetector:
         """An independent detector in the same state."""
         return copy.copy(self)
@@ -151,9 +183,8 @@ class ChainReader:
 
     def read(self, token_ids: Sequence[int], texts: Sequence[str]) -> ChainReader:
         """Take in a chain of steps; returns itself."""
-        for token_id in token_ids:
-            self.decoder.push(token_id)
-            self.loops.push(token_id)
+        self.decoder.extend(token_ids)
+        self.loops.find(token_ids)
         self.last_texts = tuple(texts)
         return self
 
@@ -204,8 +235,10 @@ class StepCutter:
         self._ids.append(token.id)
         self._logprob += token.logprob
         stop = self._stop(token.id)
-        if stop is None:
-            return True
+        return stop is None or self._end(stop)
+
+    def _end(self, stop: Stop) -> bool:
+        """End the step; returns whether another one follows."""
         if stop != "step":
             self._text += self._reader.decoder.flush()
         self._finish(stop)
@@ -220,7 +253,8 @@ class StepCutter:
         reader, text = self._reader, self._text
         if stop == "step":
             reader.last_texts = (*reader.last_texts, text)
-        step = Step(text=text, token_ids=tuple(self._ids), stop=stop, logprob=self._logprob)
+        logprob = None if math.isnan(self._logprob) else self._logprob
+        step = Step(text=text, token_ids=tuple(self._ids), stop=stop, logprob=logprob)
         self.steps.append(step)
         self._begin_step()
 
@@ -228,7 +262,9 @@ class StepCutter:
         if token_id in self._rules.eos_ids:
             return "eos"
         self._text += self._reader.decoder.push(token_id)
-        loops = self._reader.loops.push(token_id)
+        return self._stop_after(self._reader.loops.push(token_id))
+
+    def _stop_after(self, loops: bool) -> Stop | None:
         if self._is_complete():
             if self._is_final():
                 return "eos"

@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from stepsearch.policies.causal import DEFAULT_CACHE_BYTES, DEFAULT_MAX_ROWS, CausalRunner
 from stepsearch.policies.loading import load_tokenizer, model_hash, shared_runner
-from stepsearch.policies.prompt import FILE_NAME, PromptEncoder, PromptFormat
+from stepsearch.policies.prompt import PromptFormat
 from stepsearch.policies.sampling import Draw
-from stepsearch.policies.text import ChainReader, StepCutter, StepRules
+from stepsearch.policies.starts import Start, Starts, choose_format
+from stepsearch.policies.text import StepCutter, StepRules
 from stepsearch.search.contracts import PolicySpec, Sample, SamplingParams, TextLogprobs
-from stepsearch.search.errors import PolicyError
 from stepsearch.search.tree import Chain
 from stepsearch.search.types import Step
-
-_MAX_PROMPTS = 4096
-
-
-class _Start(NamedTuple):
-    """What continuations of one chain begin with.
-
-    Attributes:
-        ids: prompt and sampled tokens.
-        num_sampled: how many of them were sampled.
-        room: tokens that fit the context behind them.
-        reader: has read what was sampled.
-    """
-
-    ids: tuple[int, ...]
-    num_sampled: int
-    room: int
-    reader: ChainReader
 
 
 class TransformersPolicy:
@@ -83,9 +64,7 @@ class TransformersPolicy:
         revision: str | None = None,
     ) -> None:
         folder = None if adapter is None else Path(adapter).expanduser()
-        self._format = _choose_format(prompt_format, folder)
-        self._tokenizer = load_tokenizer(model, revision)
-        self._encoder = PromptEncoder(self._tokenizer, self._format)
+        self._starts = Starts(load_tokenizer(model, revision), choose_format(prompt_format, folder))
         self.runner: CausalRunner = shared_runner(
             model,
             revision=revision,
@@ -98,11 +77,10 @@ class TransformersPolicy:
         self.runner.model.require_head()
         self._adapter = None if folder is None else self.runner.load_adapter(folder)
         self._rules = StepRules(
-            separator=self._format.separator,
-            final_prefix=self._format.final_prefix,
-            eos_ids=_end_ids(self._tokenizer, self.runner),
+            separator=self._starts.format.separator,
+            final_prefix=self._starts.format.final_prefix,
+            eos_ids=_end_ids(self._starts.tokenizer, self.runner),
         )
-        self._prompts: OrderedDict[str, tuple[int, ...]] = OrderedDict()
         self.spec = PolicySpec(
             name=str(model) if folder is None else f"{model}+{folder.name}",
             num_parameters=self.runner.model.num_parameters,
@@ -119,10 +97,10 @@ class TransformersPolicy:
         Raises:
             PolicyError: the model failed, or the chain's ids are unknown or cannot be continued.
         """
-        starts: dict[int, _Start] = {}
+        starts: dict[int, Start] = {}
         for chain in chains:
             if id(chain) not in starts:
-                starts[id(chain)] = self._start(chain, params)
+                starts[id(chain)] = self._starts.start(chain, params)
         tasks = [
             asyncio.create_task(self._continue(i, seed, starts[id(chain)], params))
             for i, (chain, seed) in enumerate(zip(chains, seeds, strict=True))
@@ -136,11 +114,12 @@ class TransformersPolicy:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _continue(
-        self, request: int, seed: int, start: _Start, params: SamplingParams
+        self, request: int, seed: int, start: Start, params: SamplingParams
     ) -> Sample:
-        if start.room < 1:
+        room = self.runner.model.max_positions - len(start.ids)
+        if room < 1:
             return Sample(request, (Step(text="", stop="context", logprob=0.0),), 0, 0)
-        cutter = StepCutter(start.reader.copy(), self._rules, params, start.room)
+        cutter = StepCutter(start.reader.copy(), self._rules, params, room)
         draw = Draw(
             seed=seed,
             start=start.num_sampled,
@@ -151,31 +130,14 @@ class TransformersPolicy:
         generated = await self.runner.generate(start.ids, draw, cutter.push, self._adapter)
         return Sample(request, tuple(cutter.steps), generated.computed, generated.reused)
 
-    def _start(self, chain: Chain, params: SamplingParams) -> _Start:
-        history = self._history(chain)
-        ids = self._prompt(chain.prompt) + history
-        reader = ChainReader(self._decode, params.max_repeats).read(history, chain.texts)
-        return _Start(ids, len(history), self.runner.model.max_positions - len(ids), reader)
-
-    def _history(self, chain: Chain) -> tuple[int, ...]:
-        steps = chain.steps
-        if steps and steps[-1].stop != "step":
-            raise PolicyError(f"a chain that ended by {steps[-1].stop!r} cannot be continued")
-        if any(not step.token_ids for step in steps):
-            raise PolicyError(
-                "the chain has steps whose token ids are unknown; only chains that this policy"
-                " sampled can be continued"
-            )
-        return tuple(i for step in steps for i in step.token_ids)
-
     async def text_logprobs(self, chain: Chain, texts: Sequence[str]) -> TextLogprobs:
         """How likely each text is behind the chain; see `WeighsTexts.text_logprobs`.
 
         Raises:
             PolicyError: the model failed, or the chain's ids are unknown.
         """
-        start = self._prompt(chain.prompt) + self._history(chain)
-        encoded = [self._encode(text) for text in texts]
+        start = self._starts.prompt(chain.prompt) + self._starts.history(chain)
+        encoded = [self._starts.encode(text) for text in texts]
         if len(start) + max(map(len, encoded)) > self.runner.model.max_positions:
             return TextLogprobs((), 0, 0)
         found = await asyncio.gather(*(self._weigh(start, ids) for ids in encoded))
@@ -189,29 +151,9 @@ class TransformersPolicy:
         value = await asyncio.to_thread(self.runner.model.logprob, encoded.hidden, ids)
         return value, encoded.computed, encoded.reused
 
-    def _encode(self, text: str) -> list[int]:
-        ids = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        if not ids:
-            raise ValueError("a text to be weighed is empty")
-        return list(ids)
-
     def count_prompt_tokens(self, prompt: str) -> int:
         """Tokens of the rendered prompt."""
-        return len(self._prompt(prompt))
-
-    def _prompt(self, question: str) -> tuple[int, ...]:
-        if question not in self._prompts:
-            if len(self._prompts) >= _MAX_PROMPTS:
-                self._prompts.popitem(last=False)
-            self._prompts[question] = tuple(self._encoder.encode(question))
-        return self._prompts[question]
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        text = self._tokenizer.decode(
-            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-        assert isinstance(text, str)
-        return text
+        return len(self._starts.prompt(prompt))
 
     def _provenance(
         self, model: str | Path, revision: str | None, folder: Path | None
@@ -224,25 +166,13 @@ class TransformersPolicy:
             "model_hash": model_hash(model, revision),
             "adapter": None if folder is None else str(folder),
             "adapter_hash": self._adapter,
-            "prompt_format": self._format.to_mapping(),
-            "template_hash": self._encoder.template_hash,
+            "prompt_format": self._starts.format.to_mapping(),
+            "template_hash": self._starts.template_hash,
             "device": str(base.device),
             "dtype": str(base.dtype).removeprefix("torch."),
             "fixed_shapes": self.runner.fixed_shapes,
             "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
         }
-
-
-def _choose_format(
-    given: PromptFormat | Mapping[str, Any] | None, adapter: Path | None
-) -> PromptFormat:
-    if isinstance(given, PromptFormat):
-        return given
-    if given is not None:
-        return PromptFormat.from_mapping(given)
-    if adapter is not None and (adapter / FILE_NAME).is_file():
-        return PromptFormat.load(adapter / FILE_NAME)
-    return PromptFormat(system="")
 
 
 def _end_ids(tokenizer: PreTrainedTokenizerBase, runner: CausalRunner) -> frozenset[int]:

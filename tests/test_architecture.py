@@ -44,8 +44,9 @@ MODEL_LIBRARIES = {
 }
 RUNS_MODELS = {
     "policies": {
-        *("adapters", "attention", "causal", "decode", "kv_slots", "loading", "model", "noise"),
-        *("packing", "prefill", "prompt", "sampling", "text", "transformers", "worker"),
+        *("adapters", "attention", "causal", "chunks", "decode", "description", "kv_slots"),
+        *("loading", "model", "noise", "packing", "prefill", "prompt", "sampling", "starts"),
+        *("text", "transformers", "worker"),
     },
     "verifiers": {
         *("body", "generative", "heads", "implicit", "outcome", "training", "transformers"),
@@ -55,7 +56,7 @@ RUNS_MODELS = {
 
 # Libraries that these modules alone may import, even inside a function.
 ONLY_IN = {
-    "vllm": {"policies.vllm", "verifiers.vllm"},
+    "vllm": {"policies.vllm_engine"},
     "math_verify": {"search.equality_worker"},
     "sympy": {"search.equality_worker"},
 }

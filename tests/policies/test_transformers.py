@@ -90,7 +90,7 @@ def test_steps_join_to_the_decoded_ids(policy: TransformersPolicy) -> None:
     for steps in run(policy, tree, ROOT, range(8), END):
         ids = [i for s in steps for i in s.token_ids]
         body = ids[:-1] if steps[-1].stop == "eos" else ids
-        assert "".join(s.text for s in steps) == policy._decode(body)
+        assert "".join(s.text for s in steps) == policy._starts.decode(body)
         assert all(s.stop == "step" for s in steps[:-1])
         assert all(s.logprob is not None and s.logprob <= 0 for s in steps)
 
@@ -154,7 +154,7 @@ def test_no_room_in_the_context(policy: TransformersPolicy) -> None:
             == [(Step(text="", stop="context", logprob=0.0),)] * 2
         )
     room = 5
-    prompt = len(policy._prompt("Q"))
+    prompt = len(policy._starts.prompt("Q"))
     node = Tree("Q")
     filler = Step(text="x", token_ids=(50,) * (CONTEXT - prompt - room))
     node.add(ROOT, filler)
@@ -210,7 +210,7 @@ def test_wrong_settings_are_named(folder: Path, tmp_path: Path) -> None:
 def test_not_finite_logits_fail_that_request_only(tmp_path: Path) -> None:
     policy = TransformersPolicy(model=save_tiny(tmp_path), device="cpu")
     embeddings = policy.runner.model._model.get_input_embeddings().weight.data
-    (bad,) = policy._tokenizer.encode("Ж")[:1]
+    (bad,) = policy._starts.tokenizer.encode("Ж")[:1]
     embeddings[bad] = float("nan")
 
     async def main() -> None:

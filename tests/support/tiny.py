@@ -53,7 +53,7 @@ def tiny_tokenizer() -> Any:
     )
 
 
-def tiny_model(kind: str, seed: int = 0) -> Any:
+def tiny_model(kind: str, seed: int = 0, **other_sizes: int) -> Any:
     """A random model with peaked logits, so that greedy choices are not all near ties."""
     torch.manual_seed(seed)
     common: dict[str, Any] = {
@@ -73,14 +73,14 @@ def tiny_model(kind: str, seed: int = 0) -> Any:
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "max_position_embeddings": CONTEXT,
-    }
+    } | other_sizes
     if kind == "llama":
         return cast(Any, LlamaForCausalLM)(LlamaConfig(**sizes, **common)).eval()
     return cast(Any, Qwen2ForCausalLM)(Qwen2Config(**sizes, **common)).eval()
 
 
-def save_tiny(folder: Path, kind: str = "llama", seed: int = 0) -> Path:
+def save_tiny(folder: Path, kind: str = "llama", seed: int = 0, **other_sizes: int) -> Path:
     """A model folder as transformers writes it."""
-    tiny_model(kind, seed).save_pretrained(folder)
+    tiny_model(kind, seed, **other_sizes).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder

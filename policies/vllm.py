@@ -1,0 +1,230 @@
+"""A policy that runs vLLM in this process: ids in, ids out, one request per continuation."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from stepsearch.policies.bridge import ask_all
+from stepsearch.policies.chunks import ChunkCutter, find_endings
+from stepsearch.policies.description import describe
+from stepsearch.policies.loading import load_tokenizer
+from stepsearch.policies.prompt import PromptFormat
+from stepsearch.policies.starts import Start, Starts, choose_format
+from stepsearch.policies.text import StepRules
+from stepsearch.policies.vllm_engine import (
+    Ask,
+    EngineSettings,
+    Piece,
+    VllmEngine,
+    vllm_version,
+)
+from stepsearch.search.contracts import PolicySpec, Sample, SamplingParams
+from stepsearch.search.errors import ConfigurationError, PolicyError
+from stepsearch.search.tree import Chain
+from stepsearch.search.types import Step
+
+_GREEDY = 1e-5
+"""vLLM takes a temperature below it for greedy, and divides by none that is smaller."""
+
+
+class VllmPolicy:
+    """Samples steps with a vLLM engine of its own, token-exact and with prefixes reused.
+
+    A step is one request that stops behind the token that completes the separator: by the ids of
+    such tokens where a separator always lies in one token, as a line end does, else also by text. A
+    chain to its end is one request whose tokens are looked at `stream_interval` at a time. What is
+    an end is decided by the same code as for the other policies; tokens that vLLM wrote behind it
+    are left out and counted in `num_surplus`.
+
+    Equal seed, chain and parameters give equal steps up to the numerics of the device: vLLM's
+    results depend on what else is in the batch in the last bits, unless `batch_invariant` is set.
+
+    Args:
+        model: "embedded", a folder or a hub name.
+        adapter: folder of a LoRA adapter on that model.
+        prompt_format: None for the adapter's own, or else for the template's defaults.
+        revision: of a hub model.
+        seeded: every request draws from a generator of its own. Without, samples are drawn from
+            the engine's generator: faster, and no run is like another.
+        logprobs: steps carry their log-probability, which `search.prior=policy` needs; costs time.
+        engine: how the engine is started, by the names of `EngineSettings`.
+
+    Attributes:
+        spec: name, size and provenance.
+        engine: the running engine.
+        num_surplus: tokens that were generated behind the end of a chain and left out.
+
+    Raises:
+        ModelNotFoundError: tokenizer or configuration could not be loaded.
+        ConfigurationError: vLLM could not start, or a setting does not fit.
+    """
+
+    spec: PolicySpec
+
+    def __init__(
+        self,
+        *,
+        model: str | Path = "embedded",
+        adapter: str | Path | None = None,
+        prompt_format: PromptFormat | Mapping[str, Any] | None = None,
+        revision: str | None = None,
+        seeded: bool = True,
+        logprobs: bool = False,
+        engine: Mapping[str, Any] | None = None,
+    ) -> None:
+        folder = None if adapter is None else Path(adapter).expanduser()
+        about = describe(model, revision)
+        self._starts = Starts(load_tokenizer(model, revision), choose_format(prompt_format, folder))
+        form = self._starts.format
+        self._rules = StepRules(
+            separator=form.separator, final_prefix=form.final_prefix, eos_ids=about.eos_ids
+        )
+        self._endings = find_endings(self._starts.tokenizer, self._rules)
+        self._seeded = seeded
+        self._logprobs = logprobs
+        self.num_surplus = 0
+        settings = EngineSettings(
+            model=about.location,
+            revision=about.revision,
+            lora_rank=None if folder is None else _rank(folder),
+            **_known(engine or {}),
+        )
+        self.engine = VllmEngine(settings, None if folder is None else str(folder))
+        self.spec = PolicySpec(
+            name=str(model) if folder is None else f"{model}+{folder.name}",
+            num_parameters=about.num_parameters,
+            provenance={
+                "backend": "vllm",
+                "model": str(model),
+                "revision": about.revision,
+                "model_hash": about.model_hash,
+                "adapter": None if folder is None else str(folder),
+                "adapter_hash": None if folder is None else _hash(folder),
+                "prompt_format": form.to_mapping(),
+                "template_hash": self._starts.template_hash,
+                "dtype": self.engine.dtype,
+                "seeded": seeded,
+                "prefix_cache": settings.prefix_cache,
+                "batch_invariant": settings.batch_invariant,
+                "tensor_parallel": settings.tensor_parallel,
+                "versions": {"vllm": vllm_version()},
+            },
+        )
+
+    async def sample(
+        self, chains: Sequence[Chain], seeds: Sequence[int], params: SamplingParams
+    ) -> AsyncGenerator[Sample, None]:
+        """Continue `chains[i]` with `seeds[i]`; see `Policy.sample`.
+
+        Requests that nobody waits for any more are aborted.
+
+        Raises:
+            PolicyError: the engine failed, or the chain's ids are unknown or cannot be continued.
+        """
+        starts: dict[int, Start] = {}
+        works: list[Callable[[], Coroutine[Any, Any, Sample]]] = []
+        for i, (chain, seed) in enumerate(zip(chains, seeds, strict=True)):
+            if id(chain) not in starts:
+                starts[id(chain)] = self._starts.start(chain, params)
+            start = starts[id(chain)]
+            works.append(functools.partial(self._continue, i, seed, start, params))
+        async with contextlib.aclosing(ask_all(self.engine.loop, works)) as samples:
+            async for sample in samples:
+                yield sample
+
+    async def _continue(
+        self, request: int, seed: int, start: Start, params: SamplingParams
+    ) -> Sample:
+        """One continuation: one request, or more where one stopped at what ends no step."""
+        room = self.engine.max_length - len(start.ids)
+        if room < 1:
+            return Sample(request, (Step(text="", stop="context", logprob=0.0),), 0, 0)
+        cutter = ChunkCutter(start.reader.copy(), self._rules, params, room, self._endings)
+        written: list[int] = []
+        computed, reused = 0, 0
+        while cutter.goes_on:
+            ids = [*start.ids, *written]
+            ask = self._ask(ids, _later(seed, len(written)), params, cutter.allowance)
+            before, cached = len(written), 0
+            async with contextlib.aclosing(self._generate(ask)) as pieces:
+                async for piece in pieces:
+                    written += piece.ids
+                    cached = piece.cached or 0
+                    if not cutter.take(piece.ids, piece.logprobs):
+                        break
+            if len(written) == before:
+                raise PolicyError("vLLM ended a request without a token")
+            computed, reused = computed + len(ids) - cached, reused + cached
+        self.num_surplus += cutter.num_surplus
+        return Sample(request, tuple(cutter.steps), computed, reused)
+
+    def _ask(self, ids: Sequence[int], seed: int, params: SamplingParams, max_tokens: int) -> Ask:
+        is_step = params.until == "step"
+        stops = (*self._endings.closing, *self._rules.eos_ids) if is_step else self._rules.eos_ids
+        by_text = is_step and not self._endings.always
+        return Ask(
+            ids=ids,
+            max_tokens=max_tokens,
+            seed=seed if self._seeded else None,
+            temperature=params.temperature if params.temperature >= _GREEDY else 0.0,
+            top_p=params.top_p,
+            top_k=params.top_k,
+            stop_ids=tuple(stops),
+            stop_texts=(self._rules.separator,) if by_text else (),
+            logprobs=self._logprobs,
+            watched=not is_step,
+        )
+
+    async def _generate(self, ask: Ask) -> AsyncGenerator[Piece, None]:
+        try:
+            async with contextlib.aclosing(self.engine.generate(ask)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except Exception as error:
+            raise PolicyError(f"vLLM failed: {type(error).__name__}: {error}") from error
+
+    def count_prompt_tokens(self, prompt: str) -> int:
+        """Tokens of the rendered prompt."""
+        return len(self._starts.prompt(prompt))
+
+    def close(self) -> None:
+        """Stop the engine and give its memory back. Closing twice does nothing."""
+        self.engine.close()
+
+
+def _later(seed: int, num_tokens: int) -> int:
+    """The seed of a continuation's part that begins behind so many tokens."""
+    if num_tokens == 0:
+        return seed
+    digest = hashlib.blake2b(f"{seed}:{num_tokens}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
+
+
+def _known(engine: Mapping[str, Any]) -> Mapping[str, Any]:
+    known = {f.name for f in fields(EngineSettings)} - {"model", "revision", "runner", "lora_rank"}
+    if unknown := sorted(set(engine) - known):
+        raise ConfigurationError(
+            f"engine has no {', '.join(unknown)}; it has {', '.join(sorted(known))}. Arguments of"
+            " vLLM's own go into engine.options"
+        )
+    return engine
+
+
+def _rank(adapter: Path) -> int:
+    try:
+        return int(json.loads((adapter / "adapter_config.json").read_text("utf-8"))["r"])
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigurationError(
+            f"adapter={adapter}: there is no LoRA adapter of peft ({error})"
+        ) from error
+
+
+def _hash(adapter: Path) -> str:
+    return hashlib.sha256((adapter / "adapter_model.safetensors").read_bytes()).hexdigest()

