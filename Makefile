@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+VLLM := .venv-vllm
 INSTALLED := $(VENV)/.installed
 PYTEST_ARGS ?=
 
-.PHONY: install model demo test test-slow lint dist clean
+.PHONY: install model demo test test-slow test-vllm lint dist clean
 
 install: $(INSTALLED)
 
@@ -27,6 +28,17 @@ test: $(INSTALLED)
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m "slow and not vllm" $(PYTEST_ARGS)
 
+# vLLM asks for versions of its own, so it has an environment of its own.
+$(VLLM)/.installed: pyproject.toml requirements-vllm.txt
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --no-deps --no-compile -r requirements-vllm.txt
+	$(VLLM)/bin/python -m pip install --no-deps --no-compile --no-build-isolation -e .
+	touch $@
+
+# vLLM's libraries warn of each other while they load.
+test-vllm: $(VLLM)/.installed
+	$(VLLM)/bin/python -m pytest -m vllm -W default tests/vllm $(PYTEST_ARGS)
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -39,4 +51,4 @@ dist: $(INSTALLED)
 	STEPSEARCH_DIST=dist $(BIN)/python -m pytest -m slow tests/test_packaging.py $(PYTEST_ARGS)
 
 clean:
-	rm -rf $(VENV) build dist stepsearch.egg-info
+	rm -rf $(VENV) $(VLLM) build dist stepsearch.egg-info

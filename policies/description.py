@@ -76,10 +76,10 @@ def _count(config: object) -> int | None:
     """Parameters, counted on a model without storage."""
     architectures = getattr(config, "architectures", None) or []
     has_head = any(str(a).endswith(("ForCausalLM", "LMHeadModel")) for a in architectures)
+    loader = AutoModelForCausalLM if has_head else AutoModel
     try:
         with torch.device("meta"):
-            return num_parameters(
-                (AutoModelForCausalLM if has_head else AutoModel).from_config(config)
-            )
+            model = loader.from_config(config)  # type: ignore[no-untyped-call]
+        return num_parameters(model)
     except (ValueError, KeyError, ImportError):
         return None

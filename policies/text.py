@@ -9,7 +9,7 @@ import copy
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -248,6 +248,14 @@ class StepCutter:
             and len(self.steps) < self._params.max_steps
             and self._num_tokens < min(self._params.max_tokens, self._room)
         )
+
+    def close(self) -> None:
+        """The tokens came to the model's own end without an end token among them."""
+        if self._ids or not self.steps:
+            self._text += self._reader.decoder.flush()
+            self._finish("eos")
+        else:
+            self.steps[-1] = replace(self.steps[-1], stop="eos")
 
     def _finish(self, stop: Stop) -> None:
         reader, text = self._reader, self._text

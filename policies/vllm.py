@@ -15,6 +15,7 @@ from stepsearch.policies.bridge import ask_all
 from stepsearch.policies.chunks import ChunkCutter, find_endings
 from stepsearch.policies.description import describe
 from stepsearch.policies.loading import load_tokenizer
+from stepsearch.policies.parts import later_seed
 from stepsearch.policies.prompt import PromptFormat
 from stepsearch.policies.starts import Start, Starts, choose_format
 from stepsearch.policies.text import StepRules
@@ -151,7 +152,7 @@ class VllmPolicy:
         computed, reused = 0, 0
         while cutter.goes_on:
             ids = [*start.ids, *written]
-            ask = self._ask(ids, _later(seed, len(written)), params, cutter.allowance)
+            ask = self._ask(ids, later_seed(seed, len(written)), params, cutter.allowance)
             before, cached = len(written), 0
             async with contextlib.aclosing(self._generate(ask)) as pieces:
                 async for piece in pieces:
@@ -197,14 +198,6 @@ class VllmPolicy:
     def close(self) -> None:
         """Stop the engine and give its memory back. Closing twice does nothing."""
         self.engine.close()
-
-
-def _later(seed: int, num_tokens: int) -> int:
-    """The seed of a continuation's part that begins behind so many tokens."""
-    if num_tokens == 0:
-        return seed
-    digest = hashlib.blake2b(f"{seed}:{num_tokens}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big")
 
 
 def _known(engine: Mapping[str, Any]) -> Mapping[str, Any]:

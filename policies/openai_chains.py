@@ -1,0 +1,243 @@
+"""Continuing one chain on a server, by ids or by text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from stepsearch.policies.chunks import ChunkCutter, Endings
+from stepsearch.policies.openai_client import OpenAIClient
+from stepsearch.policies.openai_replies import Reply, read_reply
+from stepsearch.policies.parts import later_seed
+from stepsearch.policies.starts import Starts
+from stepsearch.policies.text import StepRules, is_open
+from stepsearch.search.contracts import SamplingParams
+from stepsearch.search.errors import PolicyError
+from stepsearch.search.tree import Chain
+from stepsearch.search.types import Step, Stop
+
+_SEED_BITS = (1 << 31) - 1
+UNLIMITED = 1 << 30
+
+
+class Continued(NamedTuple):
+    """The new steps, and prompt tokens computed and reused; None when the server does not tell."""
+
+    steps: tuple[Step, ...]
+    computed: int | None
+    reused: int | None
+
+
+class Server(NamedTuple):
+    """Whom to ask, and for what.
+
+    Attributes:
+        client: the connection.
+        model: its name on the server.
+        max_length: longest sequence; None when unknown.
+        options: what else stands in every request.
+    """
+
+    client: OpenAIClient
+    model: str
+    max_length: int | None
+    options: Mapping[str, Any]
+
+    async def ask(
+        self, path: str, params: SamplingParams, seed: int, max_tokens: int, **body: Any
+    ) -> dict[str, Any]:
+        """One request for one choice."""
+        sampling: dict[str, Any] = {
+            "model": self.model,
+            "n": 1,
+            "temperature": params.temperature,
+            "top_p": params.top_p,
+            "seed": seed & _SEED_BITS,
+            "max_tokens": max_tokens,
+        }
+        if params.top_k:
+            sampling["top_k"] = params.top_k
+        return await self.client.post(path, sampling | body | dict(self.options))
+
+
+class Continuation(Protocol):
+    """One way to continue chains."""
+
+    def check(self, chain: Chain, params: SamplingParams) -> None:
+        """Raise `PolicyError` when it cannot continue this chain."""
+        ...
+
+    async def run(self, chain: Chain, seed: int, params: SamplingParams) -> Continued:
+        """Continue a chain."""
+        ...
+
+
+class ByIds:
+    """Token-exact: ids in and out, for servers that give ids back (vLLM)."""
+
+    def __init__(self, server: Server, starts: Starts, rules: StepRules, endings: Endings) -> None:
+        self._server, self._starts = server, starts
+        self._rules, self._endings = rules, endings
+
+    def check(self, chain: Chain, params: SamplingParams) -> None:
+        """Raise `PolicyError` when the chain's ids are unknown."""
+        self._starts.history(chain)
+
+    async def run(self, chain: Chain, seed: int, params: SamplingParams) -> Continued:
+        """Continue a chain."""
+        start = self._starts.start(chain, params)
+        room = (self._server.max_length or UNLIMITED) - len(start.ids)
+        if room < 1:
+            return Continued((Step(text="", stop="context", logprob=0.0),), 0, 0)
+        cutter = ChunkCutter(start.reader, self._rules, params, room, self._endings)
+        written: list[int] = []
+        prompts: list[Reply] = []
+        while cutter.goes_on:
+            answer = await self._server.ask(
+                "completions",
+                params,
+                later_seed(seed, len(written)),
+                cutter.allowance,
+                prompt=[*start.ids, *written],
+                return_token_ids=True,
+                skip_special_tokens=False,
+                **self._stops(params),
+            )
+            reply = read_reply(answer, self._rules.eos_ids)
+            if reply.ids is None:
+                raise PolicyError(
+                    "the server sends no token ids (return_token_ids, which vLLM knows), so its"
+                    " tokens cannot be continued as they are; set prompts=text"
+                )
+            if not reply.ids:
+                raise PolicyError("the server wrote no token, though it may write some")
+            cutter.take(list(reply.ids), None)
+            written += reply.ids
+            prompts.append(reply)
+        return Continued(tuple(cutter.steps), *prompt_tokens(prompts))
+
+    def _stops(self, params: SamplingParams) -> dict[str, Any]:
+        if params.until == "end":
+            return {"stop_token_ids": list(self._rules.eos_ids)}
+        ids = [*self._endings.closing, *self._rules.eos_ids]
+        if self._endings.always:
+            return {"stop_token_ids": ids}
+        return {"stop_token_ids": ids, "stop": [self._rules.separator]}
+
+
+class ByText:
+    """Text in and out, one request a step: the server tokenises the text anew every time.
+
+    A stop string is cut off by the server and put back here, so what its last token carried beyond
+    the separator is lost. Loops are noticed among whole steps only.
+    """
+
+    def __init__(self, server: Server, starts: Starts, rules: StepRules) -> None:
+        self._server, self._starts, self._rules = server, starts, rules
+
+    def check(self, chain: Chain, params: SamplingParams) -> None:
+        """Raise `PolicyError` when the chain has ended."""
+        if len(chain) and chain.newest.stop != "step":
+            raise PolicyError(f"a chain that ended by {chain.newest.stop!r} cannot be continued")
+
+    async def run(self, chain: Chain, seed: int, params: SamplingParams) -> Continued:
+        """Continue a chain."""
+        prompt = self._starts.decode(self._starts.prompt(chain.prompt)) + chain.text
+        before = list(chain.texts)
+        steps: list[Step] = []
+        replies: list[Reply] = []
+        left = params.max_tokens
+        while True:
+            step = await self._step(prompt, later_seed(seed, len(replies)), params, left, replies)
+            if step.stop == "step" and _repeats([*before, step.text], params.max_repeats):
+                step = Step(text=step.text, stop="loop", count=step.num_tokens)
+            steps.append(step)
+            before.append(step.text)
+            prompt += step.text
+            left -= step.num_tokens
+            whole = params.until == "step" or len(steps) >= params.max_steps
+            if step.stop != "step" or whole or left < 1:
+                return Continued(tuple(steps), *prompt_tokens(replies))
+
+    async def _step(
+        self, prompt: str, seed: int, params: SamplingParams, left: int, replies: list[Reply]
+    ) -> Step:
+        text, count = "", 0
+        while True:
+            limit = min(left, params.max_step_tokens) - count
+            answer = await self._server.ask(
+                "completions",
+                params,
+                later_seed(seed, count),
+                limit,
+                prompt=prompt + text,
+                stop=[self._rules.separator],
+            )
+            reply = read_reply(answer, self._rules.eos_ids)
+            replies.append(reply)
+            count += counted(reply, limit)
+            text += reply.text
+            stop = self._stop(reply, params, count)
+            if stop == "step" and not reply.text.endswith(self._rules.separator):
+                text += self._rules.separator
+            if stop != "step":
+                return Step(text=text, stop=stop, count=count)
+            if text.strip() and not is_open(text):
+                prefix = self._rules.final_prefix
+                final = prefix is not None and text.lstrip().startswith(prefix)
+                return Step(text=text, stop="eos" if final else "step", count=count)
+            if count >= min(left, params.max_step_tokens):
+                return Step(text=text, stop=_limit(params, count), count=count)
+
+    def _stop(self, reply: Reply, params: SamplingParams, count: int) -> Stop:
+        match reply.end:
+            case "eos":
+                return "eos"
+            case "stopped":
+                return "step"
+            case "length":
+                return _limit(params, count)
+        if reply.text.endswith(self._rules.separator):
+            return "step"
+        raise PolicyError(
+            "the server does not tell whether its text stopped at the separator or at the model's"
+            " end: its answer has neither stop_reason (vLLM) nor matched_stop (SGLang), and the"
+            " separator is cut off. Use one of these servers, or prompts=chat with"
+            " search=best_of_n"
+        )
+
+
+def counted(reply: Reply, limit: int) -> int:
+    """Tokens of an answer; budgets rest on them.
+
+    Raises:
+        PolicyError: the server does not tell, or wrote more than it may.
+    """
+    if reply.num_tokens is None:
+        raise PolicyError(
+            "the server does not tell how many tokens it wrote (usage.completion_tokens), so a"
+            " budget cannot be kept; use another server"
+        )
+    if reply.num_tokens > limit:
+        raise PolicyError(f"the server wrote {reply.num_tokens} tokens where {limit} were allowed")
+    return reply.num_tokens
+
+
+def _limit(params: SamplingParams, count: int) -> Stop:
+    return "length" if count >= params.max_step_tokens else "budget"
+
+
+def _repeats(texts: Sequence[str], max_repeats: int) -> bool:
+    last = texts[-max_repeats:] if max_repeats else []
+    return max_repeats > 0 and len(last) == max_repeats and len(set(last)) == 1
+
+
+def prompt_tokens(replies: Sequence[Reply]) -> tuple[int | None, int | None]:
+    """Prompt tokens computed and reused; None when one answer does not tell."""
+    computed, reused = 0, 0
+    for reply in replies:
+        if reply.prompt_tokens is None or reply.cached is None:
+            return None, None
+        computed += reply.prompt_tokens - reply.cached
+        reused += reply.cached
+    return computed, reused

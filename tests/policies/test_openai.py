@@ -1,0 +1,225 @@
+"""The policy on a server that misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faulty import FaultyServer, running
+from support.tiny import save_tiny, tiny_tokenizer
+
+from stepsearch import Budget, ConfigurationError, Engine, ModelNotFoundError, SamplingParams
+from stepsearch.policies.openai import OpenAIPolicy
+from stepsearch.search.background import background
+from stepsearch.search.contracts import Sample
+from stepsearch.search.errors import PolicyError
+from stepsearch.search.strategies.beam import Beam
+from stepsearch.search.strategies.best_of_n import BestOfN
+from stepsearch.search.tree import ROOT, Tree
+from stepsearch.testing.policy import check_policy
+from stepsearch.verifiers.rule import RuleVerifier
+
+QUESTION = "How many?"
+STEP = SamplingParams(temperature=1.0, max_step_tokens=24)
+END = replace(STEP, until="end", max_tokens=60)
+EVERYTHING = {"ids", "stop_reason", "logprobs", "usage"}
+FAST = {"first_wait": 0.01, "timeout": 0.5, "attempts": 3}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def server() -> Iterator[FaultyServer]:
+    with running(FaultyServer(tiny_tokenizer(), set(EVERYTHING))) as found:
+        yield found
+
+
+Connect = Callable[..., OpenAIPolicy]
+
+
+@pytest.fixture
+def connect(server: FaultyServer, folder: Path) -> Iterator[Connect]:
+    made: list[OpenAIPolicy] = []
+
+    def make(**settings: Any) -> OpenAIPolicy:
+        policy = OpenAIPolicy(
+            base_url=server.url,
+            model="tiny",
+            tokenizer=folder,
+            prompt_format={"system": None},
+            **{"server": FAST} | settings,
+        )
+        made.append(policy)
+        return policy
+
+    yield make
+    for policy in made:
+        policy.close()
+
+
+def sample(policy: Any, params: SamplingParams, seeds: Sequence[int]) -> list[Sample]:
+    async def run() -> list[Sample]:
+        chain = Tree(QUESTION).chain(ROOT)
+        found = [s async for s in policy.sample([chain] * len(seeds), seeds, params)]
+        return sorted(found, key=lambda s: s.request)
+
+    return background.submit(run()).result(timeout=60)
+
+
+@pytest.mark.parametrize("prompts", ["ids", "text"])
+def test_it_keeps_the_contract(server: FaultyServer, connect: Connect, prompts: Any) -> None:
+    check_policy(connect(prompts=prompts))
+
+
+@pytest.mark.parametrize("prompts", ["ids", "text"])
+def test_steps_one_by_one_join_to_what_was_written(
+    server: FaultyServer, connect: Connect, prompts: Any
+) -> None:
+    policy = connect(prompts=prompts)
+    for found in sample(policy, END, range(20)):
+        for step in found.steps[:-1]:
+            assert step.stop == "step"
+            assert step.text.endswith("\n")
+        assert found.steps[-1].stop in ("eos", "budget", "length", "loop")
+        assert all(step.num_tokens for step in found.steps)
+        assert found.prompt_tokens is not None
+        assert (found.prompt_tokens_reused or 0) > 0
+
+
+@pytest.mark.parametrize("fault", ["500", "429", "503", "empty", "html", "cut", "slow"])
+def test_what_may_pass_is_asked_again(server: FaultyServer, connect: Connect, fault: str) -> None:
+    policy = connect()
+    expected = sample(policy, STEP, [1])
+    server.faults.extend([fault, fault])
+    assert sample(policy, STEP, [1]) == expected
+
+
+@pytest.mark.parametrize(("fault", "words"), [("500", "HTTP 500"), ("empty", "no choices")])
+def test_what_stays_wrong_is_an_error(
+    server: FaultyServer, connect: Connect, fault: str, words: str
+) -> None:
+    policy = connect()
+    server.faults.extend([fault] * 3)
+    with pytest.raises(PolicyError, match=words):
+        sample(policy, STEP, [1])
+    assert not server.faults
+
+
+def test_a_refusal_is_not_repeated(server: FaultyServer, connect: Connect) -> None:
+    policy = connect()
+    server.faults.append("400")
+    with pytest.raises(PolicyError, match="HTTP 400"):
+        sample(policy, STEP, [1])
+    assert len(server.bodies) == 1
+
+
+def test_requests_at_once_are_bounded(server: FaultyServer, connect: Connect) -> None:
+    policy = connect(server=FAST | {"concurrency": 3})
+    sample(policy, STEP, range(30))
+    assert server.most_at_once == 3
+
+
+def test_leaving_early_drops_the_requests(server: FaultyServer, connect: Connect) -> None:
+    policy = connect(server=FAST | {"timeout": 60.0})
+    server.faults.extend(["none", "slow", "slow"])
+
+    async def leave() -> None:
+        chain = Tree(QUESTION).chain(ROOT)
+        stream = policy.sample([chain] * 3, [1, 2, 3], STEP)
+        await anext(stream)
+        await stream.aclose()
+        await asyncio.sleep(0.3)
+
+    background.submit(leave()).result(timeout=10)
+    assert not policy.client._slots.locked()
+    assert policy.client._slots._value == 64
+
+
+def test_a_server_without_ids_is_refused_by_ids_and_works_by_text(
+    server: FaultyServer, connect: Connect
+) -> None:
+    server.sends.discard("ids")
+    with pytest.raises(PolicyError, match="prompts=text"):
+        sample(connect(), STEP, [1])
+    found = sample(connect(prompts="text"), STEP, [1])
+    assert found[0].steps[0].token_ids == ()
+    assert all(isinstance(body["prompt"], str) for body in server.bodies[1:])
+
+
+def test_how_a_text_ended_is_never_guessed(server: FaultyServer, connect: Connect) -> None:
+    server.sends -= {"ids", "stop_reason"}
+    with pytest.raises(PolicyError, match="stop_reason"):
+        sample(connect(prompts="text"), STEP, range(8))
+
+
+def test_a_budget_needs_the_number_of_tokens(server: FaultyServer, connect: Connect) -> None:
+    server.sends -= {"ids", "usage"}
+    with pytest.raises(PolicyError, match="completion_tokens"):
+        sample(connect(prompts="text"), STEP, [1])
+
+
+def test_a_chat_is_refused_for_steps_and_writes_whole_answers(
+    server: FaultyServer, connect: Connect
+) -> None:
+    policy = connect(prompts="chat")
+    with pytest.raises(PolicyError, match="cannot go on with a partial answer"):
+        sample(policy, STEP, [1])
+    assert not server.bodies
+    whole = sample(policy, END, range(8))
+    for found in whole:
+        assert "".join(step.text for step in found.steps[:-1]).count("\n") >= len(found.steps) - 1
+        assert sum(step.num_tokens for step in found.steps) <= END.max_tokens
+    server.sends.discard("logprobs")
+    in_one = sample(policy, END, range(8))
+    for found, one in zip(whole, in_one, strict=True):
+        assert len(one.steps) == 1
+        if found.steps[-1].stop in ("eos", "budget"):
+            assert one.steps[0].text == "".join(step.text for step in found.steps)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "prompts"),
+    [(Beam(n=4, width=2), "ids"), (Beam(n=4, width=2), "text"), (BestOfN(n=4), "chat")],
+)
+def test_searches_keep_their_budget(
+    server: FaultyServer, connect: Connect, strategy: Any, prompts: Any
+) -> None:
+    policy = connect(prompts=prompts)
+    solution = Engine(
+        policy=policy,
+        strategy=strategy,
+        verifier=RuleVerifier(),
+        budget=Budget(policy_tokens=50),
+        sampling=replace(STEP, max_tokens=30),
+    ).solve(QUESTION)
+    assert solution.error is None
+    assert 0 < solution.usage.policy_tokens <= 50
+
+
+def test_beam_on_a_chat_ends_with_a_sentence(server: FaultyServer, connect: Connect) -> None:
+    policy = connect(prompts="chat")
+    solution = Engine(policy=policy, strategy=Beam(), verifier=RuleVerifier()).solve(QUESTION)
+    assert solution.stop == "policy_failed"
+    assert "best_of_n" in (solution.error or "")
+
+
+def test_a_wrong_address_or_name_is_told_at_once(
+    server: FaultyServer, folder: Path, connect: Connect
+) -> None:
+    with pytest.raises(ModelNotFoundError, match="has tiny"):
+        OpenAIPolicy(base_url=server.url, model="big", tokenizer=folder)
+    with pytest.raises(ModelNotFoundError, match="no server"):
+        OpenAIPolicy(base_url="http://127.0.0.1:9/v1", model="tiny", tokenizer=folder)
+    with pytest.raises(ConfigurationError, match="http://"):
+        OpenAIPolicy(base_url="localhost:1", model="tiny", tokenizer=folder)
+    with pytest.raises(ConfigurationError, match="prompts='words'"):
+        connect(prompts="words")
+    with pytest.raises(ConfigurationError, match=r"server\.attempts=0"):
+        connect(server={"attempts": 0})
