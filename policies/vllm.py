@@ -7,7 +7,6 @@ import functools
 import hashlib
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from stepsearch.policies.vllm_engine import (
     EngineSettings,
     Piece,
     VllmEngine,
+    known_settings,
     vllm_version,
 )
 from stepsearch.search.contracts import PolicySpec, Sample, SamplingParams
@@ -95,7 +95,7 @@ class VllmPolicy:
             model=about.location,
             revision=about.revision,
             lora_rank=None if folder is None else _rank(folder),
-            **_known(engine or {}),
+            **known_settings(engine),
         )
         self.engine = VllmEngine(settings, None if folder is None else str(folder))
         self.spec = PolicySpec(
@@ -198,16 +198,6 @@ class VllmPolicy:
     def close(self) -> None:
         """Stop the engine and give its memory back. Closing twice does nothing."""
         self.engine.close()
-
-
-def _known(engine: Mapping[str, Any]) -> Mapping[str, Any]:
-    known = {f.name for f in fields(EngineSettings)} - {"model", "revision", "runner", "lora_rank"}
-    if unknown := sorted(set(engine) - known):
-        raise ConfigurationError(
-            f"engine has no {', '.join(unknown)}; it has {', '.join(sorted(known))}. Arguments of"
-            " vLLM's own go into engine.options"
-        )
-    return engine
 
 
 def _rank(adapter: Path) -> int:

@@ -13,7 +13,7 @@ import os
 import sys
 import weakref
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +23,7 @@ from stepsearch.search.errors import ConfigurationError
 OLDEST, NEWEST = "0.25.0", "0.32.0"
 """The versions of vLLM that this was tested with."""
 
+PoolTask = Literal["embed", "classify", "token_classify"]
 _SEED_BITS = (1 << 63) - 1
 
 
@@ -51,6 +52,7 @@ class EngineSettings:
             8.0 in newer versions).
         stream_interval: a request that is watched tells its tokens so many at a time.
         lora_rank: rank of the adapter that requests may use; None for none.
+        convert: what a pooling engine makes of a model; None leaves it to vLLM.
         options: any other of vLLM's engine arguments, by their own names.
     """
 
@@ -70,7 +72,26 @@ class EngineSettings:
     batch_invariant: bool = False
     stream_interval: int = 64
     lora_rank: int | None = None
+    convert: Literal["embed", "classify"] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+_OWN = {"model", "revision", "runner", "convert", "lora_rank"}
+
+
+def known_settings(given: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The settings that a user may give.
+
+    Raises:
+        ConfigurationError: one of them does not exist.
+    """
+    known = {f.name for f in fields(EngineSettings)} - _OWN
+    if unknown := sorted(set(given or {}) - known):
+        raise ConfigurationError(
+            f"engine has no {', '.join(unknown)}; it has {', '.join(sorted(known))}. Arguments of"
+            " vLLM's own go into engine.options"
+        )
+    return given or {}
 
 
 class Ask(NamedTuple):
@@ -123,11 +144,11 @@ class Pooled(NamedTuple):
     """What a head gave for one sequence.
 
     Attributes:
-        rows: one row of outputs per token that was computed, or one for the whole sequence.
+        rows: [rows, width] float32.
         cached: tokens taken from the prefix cache; None when vLLM does not tell.
     """
 
-    rows: list[list[float]]
+    rows: Any
     cached: int | None
 
 
@@ -173,11 +194,20 @@ class VllmEngine:
             async for output in stream:
                 yield _piece(output, ask)
 
-    async def pool(self, ids: Sequence[int], task: Literal["classify", "token_classify"]) -> Pooled:
-        """The head's raw outputs, read from the prefix cache as far as it goes."""
+    async def pool(self, ids: Sequence[int], task: PoolTask, *, cached: bool = True) -> Pooled:
+        """The raw outputs for a sequence: rows of the tokens that were computed, or of the last.
+
+        Args:
+            ids: the sequence.
+            task: hidden state of the last token, or outputs of the head for it or for all.
+            cached: read from the prefix cache as far as it goes. vLLM itself would not for
+                `token_classify`, since rows of cached tokens are not there.
+        """
         from vllm import PoolingParams
 
-        params = PoolingParams(task=task, use_activation=False, skip_reading_prefix_cache=False)
+        params = PoolingParams(
+            task=task, use_activation=False, skip_reading_prefix_cache=not cached
+        )
         stream = self._llm.encode(
             {"type": "token", "prompt_token_ids": list(ids)},
             params,
@@ -186,8 +216,8 @@ class VllmEngine:
         )
         async with contextlib.aclosing(stream):
             async for output in stream:
-                rows = output.outputs.data.float().reshape(-1, output.outputs.data.shape[-1])
-                return Pooled(rows.tolist(), output.num_cached_tokens)
+                data = output.outputs.data.float()
+                return Pooled(data.reshape(-1, data.shape[-1]), output.num_cached_tokens)
         raise AssertionError("the engine ended a request without an output")
 
     @property
@@ -237,6 +267,7 @@ def _arguments(settings: EngineSettings) -> dict[str, Any]:
         "revision": settings.revision,
         "dtype": settings.dtype,
         "runner": settings.runner,
+        "convert": settings.convert,
         "max_num_seqs": settings.max_seqs,
         "max_num_batched_tokens": settings.max_batched_tokens,
         "max_model_len": settings.max_length,
@@ -251,6 +282,10 @@ def _arguments(settings: EngineSettings) -> dict[str, Any]:
         "generation_config": "vllm",
         "disable_log_stats": True,
     }
+    if settings.runner == "pooling":
+        from vllm.config import PoolerConfig
+
+        given["pooler_config"] = PoolerConfig(seq_pooling_type="LAST", tok_pooling_type="ALL")
     if settings.lora_rank is not None:
         given |= {"enable_lora": True, "max_lora_rank": _allowed_rank(settings.lora_rank)}
     return {k: v for k, v in given.items() if v is not None} | dict(settings.options)

@@ -50,13 +50,14 @@ RUNS_MODELS = {
     },
     "verifiers": {
         *("body", "generative", "heads", "implicit", "outcome", "training", "transformers"),
+        "vllm_body",
     },
     "benchmarks": {"perf"},
 }
 
 # Libraries that these modules alone may import, even inside a function.
 ONLY_IN = {
-    "vllm": {"policies.vllm_engine"},
+    "vllm": {"policies.vllm_engine", "benchmarks.perf.gpu"},
     "math_verify": {"search.equality_worker"},
     "sympy": {"search.equality_worker"},
 }

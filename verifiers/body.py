@@ -12,7 +12,6 @@ from huggingface_hub import snapshot_download
 
 from stepsearch.policies.causal import CausalRunner, Encoded
 from stepsearch.policies.loading import (
-    Source,
     find_model,
     load_tokenizer,
     model_hash,
@@ -57,7 +56,7 @@ class Body:
             model, revision=revision, device=device, dtype=dtype, cache_bytes=cache_bytes
         )
         self.model = self.runner.model
-        folder = _folder(source)
+        folder = model_folder(source.location, source.revision)
         self._weights = folder if adapter is None else Path(adapter).expanduser()
         self._adapter = None if adapter is None else self.runner.load_adapter(self._weights)
         self.provenance: dict[str, Any] = {
@@ -103,8 +102,17 @@ class Body:
         """The longest input: the format's limit or the model's context."""
         return min(limit or self.model.max_positions, self.model.max_positions)
 
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of the model."""
+        return self.model.num_parameters
+
+    def close(self) -> None:
+        """Let the runner go; only for one that nobody shares."""
+        self.runner.close()
+
     def uncached(self) -> Body:
-        """The same model with a runner that remembers nothing; close its runner after use."""
+        """The same model with a runner that remembers nothing; close it after use."""
         other = copy.copy(self)
         other.runner = CausalRunner(self.model, cache_bytes=0)
         return other
@@ -143,10 +151,8 @@ def check_on_too_long(value: str) -> None:
         raise ConfigurationError(f"on_too_long={value!r} must be drop or fail")
 
 
-def _folder(source: Source) -> Path:
-    """The model's folder; that of a hub model is named by its commit."""
-    if source.is_local:
-        return Path(source.location)
-    return Path(
-        snapshot_download(source.location, revision=source.revision, allow_patterns="*.safetensors")
-    )
+def model_folder(location: str, revision: str | None) -> Path:
+    """The folder of a model's weights; that of a hub model is named by its commit."""
+    if Path(location).is_dir():
+        return Path(location)
+    return Path(snapshot_download(location, revision=revision, allow_patterns="*.safetensors"))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from stepsearch.policies.causal import DEFAULT_CACHE_BYTES, Encoded
 from stepsearch.search.contracts import ScoreFailure, StepScores, VerifierSpec
@@ -20,6 +20,9 @@ from stepsearch.verifiers.encoders import checked_template, prompt_encoder
 from stepsearch.verifiers.formats.encoding import check_text
 from stepsearch.verifiers.formats.outcome import OutcomeFormat
 from stepsearch.verifiers.selfcheck import require
+
+if TYPE_CHECKING:
+    from stepsearch.verifiers.vllm_body import VllmBody
 
 _MAX_CHAINS = 4096
 
@@ -70,14 +73,22 @@ class OutcomeVerifier:
         form = format if isinstance(format, OutcomeFormat) else OutcomeFormat.from_mapping(format)
         self.format = form
         self._fails_when_too_long = on_too_long == "fail"
-        self._body = Body(
-            model,
-            adapter=adapter,
-            revision=revision,
-            device=device,
-            dtype=dtype,
-            cache_bytes=cache_bytes,
+        self._set_up(
+            Body(
+                model,
+                adapter=adapter,
+                revision=revision,
+                device=device,
+                dtype=dtype,
+                cache_bytes=cache_bytes,
+            ),
+            name,
         )
+        if selfcheck:
+            require(self)
+
+    def _set_up(self, body: Body | VllmBody, name: str) -> None:
+        form, self._body = self.format, body
         self._prompt = prompt_encoder(self._body.tokenizer, form.system, form.template)
         template = checked_template(self._prompt, form.template_hash)
         # A fast tokenizer holds state that a call may change, so calls must not overlap.
@@ -92,7 +103,7 @@ class OutcomeVerifier:
             aggregation="last",
             threshold=form.threshold,
             max_length=self._max_length,
-            num_parameters=self._body.model.num_parameters,
+            num_parameters=body.num_parameters,
             provenance={
                 **self._body.provenance,
                 "template_hash": template.hash,
@@ -100,8 +111,6 @@ class OutcomeVerifier:
                 "format": asdict(form),
             },
         )
-        if selfcheck:
-            require(self)
 
     @classmethod
     def declare(
@@ -167,4 +176,4 @@ class OutcomeVerifier:
         try:
             yield probe
         finally:
-            probe._body.runner.close()
+            probe._body.close()

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from stepsearch.policies.causal import DEFAULT_CACHE_BYTES, Encoded
 from stepsearch.search.contracts import ScoreFailure, StepScores, VerifierSpec
@@ -23,6 +23,9 @@ from stepsearch.verifiers.encoders import chain_encoder
 from stepsearch.verifiers.formats.encoding import EncodedChain
 from stepsearch.verifiers.formats.spec import StepFormat
 from stepsearch.verifiers.selfcheck import require
+
+if TYPE_CHECKING:
+    from stepsearch.verifiers.vllm_body import VllmBody
 
 
 class TransformersVerifier:
@@ -71,14 +74,22 @@ class TransformersVerifier:
         check_on_too_long(on_too_long)
         self.format = format if isinstance(format, StepFormat) else StepFormat.from_mapping(format)
         self._fails_when_too_long = on_too_long == "fail"
-        self._body = Body(
-            model,
-            adapter=adapter,
-            revision=revision,
-            device=device,
-            dtype=dtype,
-            cache_bytes=cache_bytes,
+        self._set_up(
+            Body(
+                model,
+                adapter=adapter,
+                revision=revision,
+                device=device,
+                dtype=dtype,
+                cache_bytes=cache_bytes,
+            ),
+            name,
         )
+        if selfcheck:
+            require(self)
+
+    def _set_up(self, body: Body | VllmBody, name: str) -> None:
+        self._body = body
         self._encode, template = chain_encoder(self.format, self._body.tokenizer)
         self._head = self._body.head(self.format.head)
         self._max_length = self._body.max_length(self.format.max_length)
@@ -89,7 +100,7 @@ class TransformersVerifier:
             threshold=self.format.threshold,
             max_length=self._max_length,
             reserved=self.format.reserved,
-            num_parameters=self._body.model.num_parameters,
+            num_parameters=body.num_parameters,
             provenance={
                 **self._body.provenance,
                 "template_hash": template.hash,
@@ -97,8 +108,6 @@ class TransformersVerifier:
                 "format": asdict(self.format),
             },
         )
-        if selfcheck:
-            require(self)
 
     @classmethod
     def declare(
@@ -159,4 +168,4 @@ class TransformersVerifier:
         try:
             yield probe
         finally:
-            probe._body.runner.close()
+            probe._body.close()

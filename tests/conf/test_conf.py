@@ -37,6 +37,32 @@ def test_strategies_and_their_files_are_one_to_one() -> None:
     assert set(options("search")) == modules
 
 
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiments_compose_and_leave_one_gpu_enough(name: str) -> None:
+    config = load_config([f"+experiment={name}"])
+    assert config.policy._target_.endswith("VllmPolicy")
+    assert config.verifier._target_.endswith("VllmVerifier")
+    assert config.policy.engine.gpu_memory + config.verifier.engine.gpu_memory <= 0.9
+    assert config.policy.engine.max_seqs == load_config(["policy=vllm"]).policy.engine.max_seqs
+    assert config.verifier.engine.max_length <= config.policy.engine.max_length
+
+
+@pytest.mark.parametrize("setting", ["adapter=folder", "device=cuda:0"])
+def test_what_vllm_cannot_honour_is_refused(setting: str) -> None:
+    config = load_config(["verifier=qwen_prm_vllm", f"verifier.{setting}"])
+    with pytest.raises(ConfigurationError, match=setting.split("=")[0]):
+        build(config, "verifier")
+
+
+def test_a_setting_that_an_engine_lacks_is_named() -> None:
+    config = load_config(["policy=vllm", "+policy.engine.max_sequences=3"])
+    with pytest.raises(ConfigurationError, match="engine has no max_sequences; it has"):
+        build(config, "policy")
+
+
 def test_defaults() -> None:
     config = load_config()
     assert build(config, "search") == Beam()

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.tiny import save_tiny
-
-os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-
-# What vLLM's attention on a CPU can run: heads of 32 and blocks of 32 tokens.
-SIZES = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2}
-ENGINE: dict[str, Any] = {
-    "dtype": "float32",
-    "eager": True,
-    "max_seqs": 64,
-    "options": {"block_size": 32},
-}
+from support.vllm_settings import ENGINE, SIZES
 
 
 @pytest.fixture(scope="session")

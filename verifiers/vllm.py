@@ -1,0 +1,129 @@
+"""Process and outcome reward models on vLLM; scores are those of the in-process verifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from stepsearch.search.errors import ConfigurationError
+from stepsearch.verifiers.body import check_on_too_long
+from stepsearch.verifiers.formats.outcome import OutcomeFormat
+from stepsearch.verifiers.formats.spec import StepFormat
+from stepsearch.verifiers.outcome import OutcomeVerifier
+from stepsearch.verifiers.selfcheck import require
+from stepsearch.verifiers.transformers import TransformersVerifier
+from stepsearch.verifiers.vllm_body import VllmBody
+
+
+class VllmVerifier(TransformersVerifier):
+    """Scores every step as `TransformersVerifier` does, on a vLLM engine of its own.
+
+    Of a prefix that was scored before, vLLM computes again at most one block (16 tokens on a GPU).
+    In bfloat16 scores differ from the in-process ones by about 1e-2.
+
+    Args:
+        model: `embedded`, a folder, or a hub name.
+        format: how the model is fed and read; a mapping is turned into a `StepFormat`.
+        name: the name of the score column.
+        adapter: must be None: vLLM reads no head beside an adapter.
+        revision: of a hub model.
+        device: must be `auto`: vLLM takes the GPUs that it sees.
+        dtype: of the model; `auto` is the one that it is stored in.
+        on_too_long: see `TransformersVerifier`.
+        cache_bytes: memory for keys and values; None takes what is left of `engine.gpu_memory`.
+        selfcheck: score a few probes now and refuse to load when they come out wrong.
+        engine: how the engine is started, by the names of `EngineSettings`.
+
+    Raises:
+        ModelNotFoundError: the model is not where it was looked for.
+        ConfigurationError: a setting does not fit, vLLM could not start, or cannot read this head.
+        VerifierError: as for `TransformersVerifier`.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str | Path,
+        format: StepFormat | Mapping[str, Any],
+        name: str = "prm",
+        adapter: None = None,
+        revision: str | None = None,
+        device: Literal["auto"] = "auto",
+        dtype: str = "auto",
+        on_too_long: Literal["drop", "fail"] = "drop",
+        cache_bytes: int | None = None,
+        selfcheck: bool = True,
+        engine: Mapping[str, Any] | None = None,
+    ) -> None:
+        check_on_too_long(on_too_long)
+        self.format = format if isinstance(format, StepFormat) else StepFormat.from_mapping(format)
+        self._fails_when_too_long = on_too_long == "fail"
+        settings = _settings(adapter, device, dtype, cache_bytes, engine)
+        body = VllmBody(model, format=self.format.head, revision=revision, engine=settings)
+        self._set_up(body, name)
+        if selfcheck:
+            require(self)
+
+    def close(self) -> None:
+        """Stop the engine and give its memory back. Closing twice does nothing."""
+        assert isinstance(self._body, VllmBody)
+        self._body.engine.close()
+
+
+class VllmOutcomeVerifier(OutcomeVerifier):
+    """Scores whole chains as `OutcomeVerifier` does, on a vLLM engine of its own.
+
+    Args: as for `VllmVerifier`, with an `OutcomeFormat`.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str | Path,
+        format: OutcomeFormat | Mapping[str, Any],
+        name: str = "orm",
+        adapter: None = None,
+        revision: str | None = None,
+        device: Literal["auto"] = "auto",
+        dtype: str = "auto",
+        on_too_long: Literal["drop", "fail"] = "drop",
+        cache_bytes: int | None = None,
+        selfcheck: bool = True,
+        engine: Mapping[str, Any] | None = None,
+    ) -> None:
+        check_on_too_long(on_too_long)
+        form = format if isinstance(format, OutcomeFormat) else OutcomeFormat.from_mapping(format)
+        self.format = form
+        self._fails_when_too_long = on_too_long == "fail"
+        settings = _settings(adapter, device, dtype, cache_bytes, engine)
+        body = VllmBody(model, format=form.head, revision=revision, engine=settings)
+        self._set_up(body, name)
+        if selfcheck:
+            require(self)
+
+    def close(self) -> None:
+        """Stop the engine and give its memory back. Closing twice does nothing."""
+        assert isinstance(self._body, VllmBody)
+        self._body.engine.close()
+
+
+def _settings(
+    adapter: object,
+    device: str,
+    dtype: str,
+    cache_bytes: int | None,
+    engine: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Settings of the engine; those that it cannot honour are refused."""
+    if adapter is not None:
+        raise ConfigurationError(
+            f"verifier.adapter={adapter}: vLLM reads no head beside an adapter; merge it into the"
+            " model, or use the verifier without vLLM"
+        )
+    if device != "auto":
+        raise ConfigurationError(
+            f"verifier.device={device!r}: vLLM takes the GPUs that it sees; set"
+            " CUDA_VISIBLE_DEVICES instead"
+        )
+    return {"dtype": dtype, "cache_bytes": cache_bytes} | dict(engine or {})
