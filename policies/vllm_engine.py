@@ -277,7 +277,8 @@ def _arguments(settings: EngineSettings) -> dict[str, Any]:
         "data_parallel_size": settings.data_parallel,
         "enforce_eager": settings.eager,
         "enable_prefix_caching": settings.prefix_cache,
-        "stream_interval": settings.stream_interval,
+        # With an interval vLLM asks a pooling request for its decoder, which it has not.
+        "stream_interval": 1 if settings.runner == "pooling" else settings.stream_interval,
         # Sampling defaults of the model would change what was asked for.
         "generation_config": "vllm",
         "disable_log_stats": True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,6 @@ OUTCOME = {"name": "tiny", "system": None, "head": {"num_outputs": 1, "activatio
 
 def with_head(folder: Path, architecture: str, outputs: int) -> Path:
     """The tiny model with a head in its files, under the names that such models use."""
-    import json
-
     kind = "qwen2" if architecture.startswith("Qwen2") else "llama"
     save_tiny(folder, kind, **SIZES)
     weights = load_file(folder / "model.safetensors")
