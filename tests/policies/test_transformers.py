@@ -267,6 +267,7 @@ def questions(data_dir: Path, count: int) -> list[str]:
     return [json.loads(line)["question"] for line in lines[:count]]
 
 
+@pytest.mark.slow
 @pytest.mark.embedded
 def test_the_embedded_model_alone_equals_among_sixteen(
     embedded_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch

@@ -117,26 +117,47 @@ def test_the_embedded_model_solves_with_the_rule(embedded_path: Path) -> None:
     assert again.tree.tokens == solution.tree.tokens
 
 
+INTERRUPTIBLE = (  # what a shell runs in the background ignores Ctrl-C
+    "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "runpy.run_module('stepsearch', run_name='__main__')"
+)
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    """`stepsearch solve` as a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTIBLE, "solve", "Count to a million.", "--json", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"PYTHONPATH": "tests"},
+    )
+
+
+def test_ctrl_c_on_the_command_line() -> None:
+    latency = "policy.latency={_target_: hydra.utils.get_method, path: support.loud.endless}"
+    policy = "policy._target_=support.worlds.random_policy"
+    with start(policy, latency, "search=best_of_n", "search.n=64") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "searching\n"
+        os.kill(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert set(err.splitlines()) <= {"searching"}
+    assert json.loads(out)["stop"] == "cancelled"
+
+
 def _cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.slow
 @pytest.mark.embedded
-def test_ctrl_c_on_the_command_line(embedded_path: Path) -> None:
-    start = (  # what a shell runs in the background ignores Ctrl-C
-        "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "runpy.run_module('stepsearch', run_name='__main__')"
-    )
-    command = [sys.executable, "-c", start, "solve", "Count to a million.", "--json"]
-    command += ["search=best_of_n", "search.n=64", "budget=unlimited", "sampling.max_tokens=2000"]
-    with subprocess.Popen(
-        [*command, "sampling.max_step_tokens=2000"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    ) as process:
+def test_ctrl_c_while_a_model_writes(embedded_path: Path) -> None:
+    endless = ["sampling.max_tokens=2000", "sampling.max_step_tokens=2000", "budget=unlimited"]
+    with start("search=best_of_n", "search.n=64", *endless) as process:
         deadline = time.monotonic() + 200
         while _cpu_seconds(process.pid) < 30 and time.monotonic() < deadline:
             time.sleep(0.2)  # loading is over by then, on a busy machine too
