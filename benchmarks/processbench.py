@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from stepsearch.conf.build import build, load_config, require_complete
+from stepsearch.conf.build import build_verifier
 from stepsearch.search.background import background
 from stepsearch.search.contracts import ScoreFailure, Verifier
 from stepsearch.search.errors import ConfigurationError
@@ -268,11 +268,7 @@ def render(results: Sequence[Result]) -> str:
 
 def main(options: argparse.Namespace) -> int:
     """The command; returns the exit status."""
-    config = load_config(options.overrides)
-    require_complete(config, ["verifier"])
-    verifier = build(config, "verifier")
-    if verifier is None:
-        raise ConfigurationError("verifier=none finds no errors; give a verifier")
+    verifier = build_verifier(options.overrides)
     splits = options.split or [split for split in SPLITS if split != options.tune]
     results = evaluate(
         verifier, options.source, splits, tuned_on=options.tune, threshold=options.threshold

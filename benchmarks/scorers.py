@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from stepsearch.benchmarks.samples import Sample, SampledProblem, SampleSet, ScoreSource
-from stepsearch.conf.build import build, load_config, require_complete
+from stepsearch.conf.build import build_verifier
 from stepsearch.search.aggregate import AGGREGATIONS, aggregate
 from stepsearch.search.background import background
 from stepsearch.search.contracts import Aggregation, Verifier
@@ -171,12 +171,7 @@ def score_missing(found: SampleSet, names: Sequence[str], overrides: Sequence[st
 
 
 def _build(name: str, settings: Sequence[str]) -> Verifier:
-    config = load_config([f"verifier={name}", *(f"verifier.{setting}" for setting in settings)])
-    require_complete(config, ["verifier"])
-    verifier: Verifier | None = build(config, "verifier")
-    if verifier is None:
-        raise ConfigurationError(f"--verifier {name}: that is no verifier")
-    return verifier
+    return build_verifier([f"verifier={name}", *(f"verifier.{setting}" for setting in settings)])
 
 
 async def _score_all(problems: Sequence[SampledProblem], name: str, verifier: Verifier) -> None:

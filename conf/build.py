@@ -16,7 +16,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from stepsearch.search.contracts import Declared
+from stepsearch.search.contracts import Declared, Verifier
 from stepsearch.search.engine import Engine
 from stepsearch.search.errors import ConfigurationError, StepsearchError
 from stepsearch.search.requirements import require_fit, require_settle
@@ -90,6 +90,26 @@ def build(config: DictConfig, name: str) -> Any:
             raise error.__cause__ from None
         reason = " ".join(str(error.__cause__ or error).split())
         raise ConfigurationError(f"{name}: {reason}") from error
+
+
+def build_verifier(overrides: Sequence[str], *, selfcheck: bool = True) -> Verifier:
+    """The verifier that these overrides name, for commands that look at nothing else.
+
+    Args:
+        overrides: Hydra overrides, such as `verifier=rule`.
+        selfcheck: False loads one that fails its self-check, too.
+
+    Raises:
+        ConfigurationError: a setting does not fit, or there is to be no verifier.
+    """
+    config = load_config(overrides)
+    require_complete(config, ["verifier"])
+    if not selfcheck and "selfcheck" in config.verifier:
+        config.verifier.selfcheck = False
+    verifier: Verifier | None = build(config, "verifier")
+    if verifier is None:
+        raise ConfigurationError("verifier=none scores nothing; give verifier=NAME")
+    return verifier
 
 
 def require_complete(config: DictConfig, groups: Sequence[str]) -> None:

@@ -143,16 +143,11 @@ def _add_audit(commands: Any) -> None:
 
 
 def _audit(options: argparse.Namespace) -> int:
-    from stepsearch.conf.build import build, load_config, require_complete
+    from stepsearch.conf.build import build_verifier
     from stepsearch.verifiers.training import audit
 
-    config = load_config(options.overrides)
-    require_complete(config, ["verifier"])
     solutions = audit.load_solutions(options.solutions, options.limit)
-    verifier = build(config, "verifier")
-    if verifier is None:
-        raise ConfigurationError("verifier=none has no scores; give a verifier")
-    found = audit.audit(verifier, solutions, seed=options.seed)
+    found = audit.audit(build_verifier(options.overrides), solutions, seed=options.seed)
     if options.plot:
         audit.plot(found, options.plot)
     print(json.dumps(asdict(found)) if options.json else audit.render(found))
@@ -200,17 +195,11 @@ def _told_of_loading() -> Iterator[None]:
 
 
 def _check_verifier(options: argparse.Namespace) -> int:
-    from stepsearch.conf.build import build, load_config, require_complete
+    from stepsearch.conf.build import build_verifier
     from stepsearch.verifiers.selfcheck import check
 
-    config = load_config(options.overrides)
-    require_complete(config, ("verifier",))
-    if "selfcheck" in config.verifier:
-        config.verifier.selfcheck = False  # here all of it is shown, also what fails
-    verifier = build(config, "verifier")
-    if verifier is None:
-        raise ConfigurationError("verifier=none: there is nothing to check; give verifier=...")
-    report = check(verifier)
+    # Here all of a check is shown, also what fails.
+    report = check(build_verifier(options.overrides, selfcheck=False))
     print(report)
     return OK if report.is_ok else FAILED
 

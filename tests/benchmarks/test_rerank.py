@@ -288,7 +288,7 @@ def test_groups_follow_the_task() -> None:
         ({"verifiers": ["nothing"]}, ["verifier=nothing", "rule"]),
         ({"verifiers": ["prm:max"]}, ["'max'", "last, min"]),
         ({"verifiers": ["prm**orm"]}, ["cannot read"]),
-        ({"verifiers": ["none"]}, ["no verifier"]),
+        ({"verifiers": ["none"]}, ["verifier=none"]),
         ({"selections": ["first"]}, ["'first'", "weighted"]),
         ({"links": ["orm=tanh"]}, ["NAME=logistic"]),
         ({"links": ["rm=logistic"]}, ["'rm'", "prm"]),

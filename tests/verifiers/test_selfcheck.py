@@ -319,7 +319,7 @@ def test_the_command_fails_with_a_report(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["verifier=none"], 2, "nothing to check"),
+        (["verifier=none"], 2, "verifier=none scores nothing"),
         (["verifier=trl_prm"], 2, "verifier.model has no value"),
         (["verifier=qwen_prm", "verifier.model=no/such/folder"], 3, "no/such/folder"),
         (["verifier=step_prm", "verifier.model=x"], 2, "verifier.format.head has no value"),
