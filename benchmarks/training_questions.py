@@ -1,4 +1,4 @@
-"""The questions that training starts from: worked ones, variants of them, made ones; none of a test.
+"""The questions that training starts from: worked ones, variants of them, and made ones.
 
 Nothing of a test split is in them: what shares an n-gram of words with a test question is left out,
 and the report of that check is kept beside them.

@@ -71,7 +71,7 @@ def _compose(overrides: Sequence[str], name: str = "config") -> DictConfig:
             GlobalHydra.instance().hydra = outer
 
 
-def build(config: DictConfig, name: str) -> Any:
+def build(config: Mapping[str, Any] | DictConfig, name: str) -> Any:
     """Build one component of the configuration.
 
     Raises:

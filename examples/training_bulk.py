@@ -36,7 +36,7 @@ def load(base: str, adapter: str | None, device: torch.device) -> Any:
         find_model(base).location, dtype=torch.float32
     )
     if adapter is not None:
-        model = with_lora(model, Lora(start=adapter)).merge_and_unload()  # type: ignore[operator]
+        model = with_lora(model, Lora(start=adapter)).merge_and_unload()
     return model.to(device, dtype).eval()
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from stepsearch.search.types import Solution as Solution
     from stepsearch.search.types import Step as Step
     from stepsearch.search.types import Usage as Usage
+    from stepsearch.verifiers.training.reward import reward_function as reward_function
 
 _HOME = {
     "stepsearch.api": ("solve", "asolve"),
@@ -65,6 +66,7 @@ _HOME = {
     "stepsearch.search.trace": ("Trace",),
     "stepsearch.search.tree": ("Chain", "Tree"),
     "stepsearch.search.types": ("Budget", "Problem", "Solution", "Step", "Usage"),
+    "stepsearch.verifiers.training.reward": ("reward_function",),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 __all__ = sorted(_MODULE)

@@ -28,10 +28,13 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         ConfigurationError: a setting does not fit.
     """
+    from stepsearch.conf.build import build
     from stepsearch.conf.stages import load_stage
     from stepsearch.train import show_progress
-    from stepsearch.verifiers.training.labelling import label
+    from stepsearch.verifiers.training.labelling import LabelSettings, label
 
     show_progress()
-    print(label(**load_stage("label", options.overrides)))
+    stage = load_stage("label", options.overrides)
+    config = stage.pop("policy")
+    print(label(LabelSettings(**stage), lambda: build({"policy": config}, "policy")))
     return 0

@@ -36,6 +36,6 @@ def run(options: argparse.Namespace) -> int:
 
     show_progress()
     settings = load_stage("sample", options.overrides)
-    policy = build(settings, "policy")  # type: ignore[arg-type]
+    policy = build(settings, "policy")
     print(sample(**settings | {"policy": policy}))
     return 0

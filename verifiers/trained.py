@@ -68,9 +68,9 @@ class TrainedVerifier:
         VerifierError: the self-check failed.
     """
 
-    def __new__(
+    def __new__(  # type: ignore[misc]  # the class is the way to make one of two others
         cls, *, model: str | Path, base: str | None = None, name: str | None = None, **settings: Any
-    ) -> TransformersVerifier | OutcomeVerifier:  # type: ignore[misc]
+    ) -> TransformersVerifier | OutcomeVerifier:
         """Load the verifier."""
         spec = read_spec(model)
         common: dict[str, Any] = {

@@ -55,13 +55,13 @@ class Encoded(NamedTuple):
         ids: token ids.
         positions: where scores are read, increasing.
         labels: one per position.
-        index: which of the solutions it is.
+        source: which of the solutions it is.
     """
 
     ids: list[int]
     positions: list[int]
     labels: list[Label]
-    index: int
+    source: int
 
 
 def labelled_of(rows: Iterable[dict[str, Any]]) -> Iterator[Labelled]:

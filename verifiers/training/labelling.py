@@ -1,4 +1,4 @@
-"""The stage `label`: from a file of samples to a file of labelled solutions."""
+"""The stage `label`: from samples, or from hand-made labels, to labelled solutions."""
 
 from __future__ import annotations
 
@@ -6,41 +6,136 @@ import functools
 import logging
 import multiprocessing
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
 from tqdm import tqdm
 
+from stepsearch.search.background import background
+from stepsearch.search.contracts import Policy, SamplingParams
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.task import Task, get_task
+from stepsearch.verifiers.training.hand import DEFAULT, Layout, from_hand, load_taxonomy
 from stepsearch.verifiers.training.lines import Journal, Row, read_lines
+from stepsearch.verifiers.training.monte_carlo import RolloutLabels, Value
 from stepsearch.verifiers.training.outcome import OutcomeLabels, Steps
+from stepsearch.verifiers.training.rollouts import Rollouts, each, write_all
 
 _log = logging.getLogger(__name__)
-_MODEL_FREE = ("outcome", "checker", "both")
+Method = Literal["outcome", "checker", "both", "monte_carlo", "bisection", "hand"]
+_WITHOUT_MODEL = ("outcome", "checker", "both")
 
 
-def label(
-    *, samples: str, out: str, method: str, task: Task, separator: str, workers: int, policy: Any
-) -> Path:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelSettings:
+    """What is labelled and how.
+
+    Attributes:
+        samples: file of samples; of labelled steps with `method=hand`.
+        out: the file that is written.
+        method: see `OutcomeLabels` for the first three, `RolloutLabels` for the next two.
+        task: extracts and compares answers.
+        separator: ends a step of a text.
+        workers: processes for the methods without a model.
+        k: continuations per prefix.
+        value: `soft` or `hard`.
+        seed: of the continuations.
+        concurrency: most questions in progress at once.
+        layout: of hand-made labels.
+        taxonomy: YAML file with the values of named labels; None takes good, neutral and bad.
+        sampling: of the continuations.
+    """
+
+    samples: str
+    out: str
+    method: Method
+    task: Task
+    separator: str = "\n"
+    workers: int = 1
+    k: int = 4
+    value: Value = "soft"
+    seed: int = 0
+    concurrency: int = 8
+    layout: Layout = "prm800k"
+    taxonomy: str | None = None
+    sampling: SamplingParams
+
+    def __post_init__(self) -> None:
+        if self.method not in get_args(Method):
+            raise ConfigurationError(
+                f"method={self.method!r} must be one of {', '.join(get_args(Method))}"
+            )
+
+
+def label(settings: LabelSettings, load_policy: Callable[[], Policy]) -> Path:
     """Label all samples that are not labelled yet; returns the file.
+
+    Args:
+        settings: what and how.
+        load_policy: gives the policy; called for the methods with rollouts only.
 
     Raises:
         ConfigurationError: a setting or file does not fit.
+        PolicyError: the policy failed.
     """
-    if method not in _MODEL_FREE:
-        raise ConfigurationError(f"method={method!r} must be one of {', '.join(_MODEL_FREE)}")
-    labels = OutcomeLabels(task=task, steps=method, separator=separator)  # type: ignore[arg-type]
-    rows = list(read_lines(samples))
-    settings = {"method": method, "separator": separator, "task": task.name}
-    with Journal(out, settings) as journal:
-        left = [row for row in rows if str(row["id"]) not in journal.done]
-        for labelled in _apply(labels, left, workers):
-            journal.append(labelled)
+    with Journal(settings.out, _depends_on(settings)) as journal:
+        if settings.method == "hand":
+            _label_by_hand(settings, journal)
+        elif settings.method in _WITHOUT_MODEL:
+            labels = OutcomeLabels(
+                task=settings.task, steps=cast(Steps, settings.method), separator=settings.separator
+            )
+            for labelled in _apply(labels, _left(settings, journal), settings.workers):
+                journal.append(labelled)
+        else:
+            _label_by_rollouts(settings, journal, load_policy())
         _tell(journal.path)
         return journal.path
+
+
+def _depends_on(settings: LabelSettings) -> dict[str, Any]:
+    skipped = ("samples", "out", "task", "workers", "concurrency", "sampling")
+    plain = {k: getattr(settings, k) for k in settings.__slots__ if k not in skipped}
+    return plain | {"task": settings.task.name, "sampling": asdict(settings.sampling)}
+
+
+def _left(settings: LabelSettings, journal: Journal) -> list[Row]:
+    return [row for row in read_lines(settings.samples) if str(row["id"]) not in journal.done]
+
+
+def _label_by_hand(settings: LabelSettings, journal: Journal) -> None:
+    taxonomy = DEFAULT if settings.taxonomy is None else load_taxonomy(settings.taxonomy)
+    for row in from_hand(read_lines(settings.samples), settings.layout, taxonomy):
+        if row["id"] not in journal.done:
+            journal.append(row)
+
+
+def _label_by_rollouts(settings: LabelSettings, journal: Journal, policy: Policy) -> None:
+    rollouts = Rollouts(policy=policy, sampling=settings.sampling)
+    labels = RolloutLabels(
+        rollouts=rollouts,
+        task=settings.task,
+        seed=settings.seed,
+        k=settings.k,
+        value=settings.value,
+        bisects=settings.method == "bisection",
+    )
+    left = _left(settings, journal)
+    work = write_all(each(labels, left, settings.concurrency), journal, len(left))
+    background.submit(work).result()
+    spent = rollouts.usage()
+    if labels.num_full:
+        spent["every_prefix"] = labels.num_full
+    _log.info("%s: %s", journal.path, spent)
+    if settings.method == "bisection" and labels.num_full:
+        saved = 1 - rollouts.num_rollouts / labels.num_full
+        _log.info(
+            "bisection took %d rollouts instead of %d: %.0f%% saved",
+            *(rollouts.num_rollouts, labels.num_full, 100 * saved),
+        )
 
 
 def _apply(labels: OutcomeLabels, rows: list[Row], workers: int) -> Iterator[Row]:

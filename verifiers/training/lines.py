@@ -34,7 +34,8 @@ def write_lines(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     count = 0
     with path.open("w", encoding="utf-8") as file:
-        for count, row in enumerate(rows, start=1):
+        for row in rows:
+            count += 1
             file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
     return count
 

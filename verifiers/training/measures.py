@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from stepsearch.verifiers.training.examples import Labelled
 
@@ -74,7 +73,7 @@ def choice_measures(
     measures: dict[str, Any] = {
         "questions": len(by_question),
         "within": float(np.mean(inside)) if inside else None,
-        "random": _percent([np.mean([m[1] for m in many]) for many in by_question.values()]),
+        "random": _percent([float(np.mean([m[1] for m in many])) for many in by_question.values()]),
     }
     largest = max((len(many) for many in by_question.values()), default=0)
     for size in sorted({min(size, largest) for size in sizes} - {0, 1}):
@@ -107,5 +106,5 @@ def _vote(group: Sequence[_Choice], weights: Sequence[float]) -> float:
     return float(np.mean([outcomes[a] for a, total in totals.items() if total == top]))
 
 
-def _percent(values: Sequence[float | npt.NDArray[np.float64]]) -> float | None:
+def _percent(values: Sequence[float]) -> float | None:
     return round(100 * float(np.mean(values)), 2) if values else None

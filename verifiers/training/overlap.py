@@ -1,8 +1,8 @@
 """Nothing of a test set in training: questions that share a run of words with it are left out.
 
-The check of Brown et al. (2020, appendix C) with n-grams of words: letters and numbers only, in lower
-case. Numbers count as they are, and once more all alike, so that a test question with other numbers
-is found too.
+The check of Brown et al. (2020, appendix C) with n-grams of words: letters and numbers only, in
+lower case. Numbers count as they are, and once more all alike, so that a test question with other
+numbers is found too.
 """
 
 from __future__ import annotations
@@ -69,8 +69,9 @@ def find_overlap(
         for index, text in enumerate(texts):
             for gram in _grams(text, n):
                 known.setdefault(gram, (name, index))
-    found, count = [], 0
-    for count, question in enumerate(questions, start=1):
+    found, checked = [], 0
+    for question in questions:
+        checked += 1
         hit = next((gram for gram in _grams(question.problem, n) if gram in known), None)
         if hit is not None:
             name, index = known[hit]
@@ -84,7 +85,7 @@ def find_overlap(
                 }
             )
     sizes = {name: len(texts) for name, texts in tests.items()}
-    return Overlap(n=n, num_checked=count, num_tests=sizes, found=found)
+    return Overlap(n=n, num_checked=checked, num_tests=sizes, found=found)
 
 
 def _grams(text: str, n: int) -> Iterator[Gram]:

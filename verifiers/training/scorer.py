@@ -252,11 +252,11 @@ class _HeldOut:
 
     def measure(self, max_questions: int | None) -> dict[str, Any]:
         """Figures over the first questions, or all."""
-        names = list(dict.fromkeys(self._solutions[e.index].id for e in self._encoded))
+        names = list(dict.fromkeys(self._solutions[e.source].id for e in self._encoded))
         chosen = set(names[:max_questions])
-        encoded = [e for e in self._encoded if self._solutions[e.index].id in chosen]
+        encoded = [e for e in self._encoded if self._solutions[e.source].id in chosen]
         scores = score_all(self._scorer, encoded)
-        solutions = [self._solutions[e.index] for e in encoded]
+        solutions = [self._solutions[e.source] for e in encoded]
         found = step_measures(scores, [e.labels for e in encoded])
         aggregation = "last" if isinstance(self._form, OutcomeFormat) else self._form.aggregation
         values = [aggregate(aggregation, tuple(s)) or 0.0 for s in scores]
@@ -319,4 +319,4 @@ def score_rows(folder: str | Path, rows: Sequence[dict[str, Any]], device: str =
             encoded.append(Encoded(*found, index))
     for example, scores in zip(encoded, score_all(scorer, encoded), strict=True):
         value = scores if name == "prm" else scores[0]
-        told[example.index].setdefault("scores", {})[name] = value
+        told[example.source].setdefault("scores", {})[name] = value

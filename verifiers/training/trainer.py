@@ -1,4 +1,4 @@
-"""What the trainings share: LoRA on a base, transformers' Trainer, checkpoints and progress lines."""
+"""What the trainings share: LoRA on a base, transformers' Trainer, checkpoints, progress."""
 
 from __future__ import annotations
 
@@ -115,8 +115,9 @@ def load_base(base: str, device: str) -> PreTrainedModel:
     except (OSError, ValueError, KeyError) as error:
         raise ModelNotFoundError(f"base={base}: {error}") from error
     model.config.use_cache = False
+    model.to(pick_device(device))
     assert isinstance(model, PreTrainedModel)
-    return model.to(pick_device(device))  # type: ignore[arg-type]
+    return model
 
 
 def with_lora(model: PreTrainedModel, lora: Lora) -> PeftModel:
@@ -131,9 +132,9 @@ def with_lora(model: PreTrainedModel, lora: Lora) -> PeftModel:
             raise ConfigurationError(f"lora.start={lora.start} holds no {WEIGHTS}")
         begun = LoraConfig.from_pretrained(str(folder))
         begun.inference_mode, begun.modules_to_save = False, None
-        peft = get_peft_model(model, begun)
+        peft = _adapted(model, begun)
         _load(peft, load_file(folder / WEIGHTS))
-        return peft  # type: ignore[return-value]
+        return peft
     if lora.rank < 1:
         raise ConfigurationError(f"lora.rank={lora.rank} must be at least 1 here")
     config = LoraConfig(
@@ -143,12 +144,18 @@ def with_lora(model: PreTrainedModel, lora: Lora) -> PeftModel:
         target_modules=list(lora.targets),
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(model, config)  # type: ignore[return-value]
+    return _adapted(model, config)
+
+
+def _adapted(model: PreTrainedModel, config: LoraConfig) -> PeftModel:
+    adapted = get_peft_model(model, config)
+    assert isinstance(adapted, PeftModel)
+    return adapted
 
 
 def _load(peft: Any, tensors: Mapping[str, Tensor]) -> None:
     own = {name: t for name, t in tensors.items() if ".lora_" in name}
-    result = set_peft_model_state_dict(peft, own)
+    result: Any = set_peft_model_state_dict(peft, own)
     missing = [name for name in result.missing_keys if ".lora_" in name]
     if missing or result.unexpected_keys:
         raise ConfigurationError(
@@ -177,7 +184,7 @@ class StageTrainer(Trainer):
         if peft is None:
             super()._save(output_dir, state_dict)
         else:
-            save_adapter(Path(output_dir or self.args.output_dir), peft, head)
+            save_adapter(Path(output_dir or str(self.args.output_dir)), peft, head)
 
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: nn.Module | None = None
@@ -195,11 +202,13 @@ class StageTrainer(Trainer):
         """Look at the held-out part."""
         if self._measure is None:
             return {}
-        was_training = self.model.training
-        self.model.eval()
+        model = self.model
+        assert isinstance(model, nn.Module)
+        was_training = model.training
+        model.eval()
         started = time.perf_counter()
         found = self._measure()
-        self.model.train(was_training)
+        model.train(was_training)
         _log.info("step %d, held out: %s", self.state.global_step, _short(found))
         took = round(time.perf_counter() - started, 1)
         self.state.log_history.append({"step": self.state.global_step, "took": took, **found})
@@ -275,7 +284,7 @@ def train(
         callbacks=[_Progress()],
     )
     trainer.remove_callback(PrinterCallback)
-    last = get_last_checkpoint(str(folder)) if folder.is_dir() else None
+    last = get_last_checkpoint(str(folder)) if folder.is_dir() else None  # type: ignore[no-untyped-call]
     if last is not None:
         _log.info("going on from %s", last)
     trainer.train(resume_from_checkpoint=last)

@@ -24,7 +24,25 @@ _NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")
 _FIXED = frozenset({1, 2, 3, 4, 5, 7, 10, 12, 24, 30, 31, 52, 60, 100, 360, 365, 1000})
 _WORDS = dict(
     zip(
-        ["six", "eight", "nine", "eleven", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty", "forty", "fifty", "seventy", "eighty", "ninety"],
+        [
+            "six",
+            "eight",
+            "nine",
+            "eleven",
+            "thirteen",
+            "fourteen",
+            "fifteen",
+            "sixteen",
+            "seventeen",
+            "eighteen",
+            "nineteen",
+            "twenty",
+            "forty",
+            "fifty",
+            "seventy",
+            "eighty",
+            "ninety",
+        ],
         (6, 8, 9, 11, 13, 14, 15, 16, 17, 18, 19, 20, 40, 50, 70, 80, 90),
         strict=True,
     )
@@ -204,7 +222,7 @@ def _substitute(text: str, values: Mapping[Fraction, Fraction]) -> str:
 
 
 def _written(value: Fraction, like: str) -> str:
-    """A number written as another one was: with commas and with two decimals where that had them."""
+    """A number as another one was written: with commas and two decimals where that had them."""
     if value.denominator == 1 and "." not in like:
         return f"{value.numerator:,}" if "," in like else str(value.numerator)
     if len(like.partition(".")[2]) == 2 or (value * 10).denominator != 1:
