@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from support.tiny import CHAT_TEMPLATE
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from support.tiny import CHAT_TEMPLATE
 
 PLAIN_TEMPLATE = CHAT_TEMPLATE.partition("{% endif %}")[2]
 

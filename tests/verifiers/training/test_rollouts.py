@@ -1,0 +1,128 @@
+"""Sampling and labels by rollouts, with a policy whose every continuation is known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepsearch.search.contracts import PolicySpec, Sample, SamplingParams
+from stepsearch.search.errors import ConfigurationError, PolicyError
+from stepsearch.search.task import get_task
+from stepsearch.search.tree import Chain
+from stepsearch.search.types import Step
+from stepsearch.verifiers.training.lines import read_lines, write_lines
+from stepsearch.verifiers.training.monte_carlo import RolloutLabels
+from stepsearch.verifiers.training.rollouts import Rollouts, sample
+
+END = SamplingParams(until="end")
+
+
+class Spoiled:
+    """Continuations end right unless a step says "bad"; a share of them does by seed."""
+
+    def __init__(self, share: float = 1.0) -> None:
+        self.spec = PolicySpec(name="spoiled")
+        self.share = share
+        self.asked: list[tuple[str, ...]] = []
+        self.fails_at: str | None = None
+
+    async def sample(
+        self, chains: Sequence[Chain], seeds: Sequence[int], params: SamplingParams
+    ) -> AsyncIterator[Sample]:
+        for request, (chain, seed) in enumerate(zip(chains, seeds, strict=True)):
+            if chain.question == self.fails_at:
+                raise PolicyError("it broke")
+            self.asked.append(tuple(chain.texts))
+            spoiled = any("bad" in text for text in chain.texts)
+            right = not spoiled and seed % 1000 < 1000 * self.share
+            step = Step(text="#### 1" if right else "#### 0", token_ids=(1, 2), stop="eos")
+            yield Sample(request, (step,), 3)
+
+
+def row(*steps: str) -> dict[str, Any]:
+    told = [{"text": f"{s}\n", "token_ids": [1]} for s in steps]
+    text = "".join(s["text"] for s in told)
+    return {"id": "q", "problem": "p", "answer": "1", "samples": [{"text": text, "steps": told}]}
+
+
+def labels(given: dict[str, Any], **settings: Any) -> tuple[list[Any], RolloutLabels]:
+    policy = settings.pop("policy", Spoiled())
+    rollouts = Rollouts(policy=policy, sampling=END)
+    label = RolloutLabels(rollouts=rollouts, task=get_task("math"), **settings)
+    found = asyncio.run(label(given))
+    return found["solutions"][0]["labels"], label
+
+
+def test_soft_and_hard_values() -> None:
+    given = row("ok", "bad", "more", "#### 0")
+    half = Spoiled(share=0.5)
+    soft, label = labels(given, k=16, policy=half)
+    assert 0 < soft[0] < 1
+    assert soft[1:] == [0, 0, 0]
+    assert label.rollouts.num_rollouts == 3 * 16
+    assert label.rollouts.policy_tokens == 3 * 16 * 2
+    hard, _ = labels(given, k=16, policy=half, value="hard")
+    assert hard == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("first", range(8))
+def test_bisection_finds_the_first_error_with_fewer_rollouts(first: int) -> None:
+    steps = ["bad" if i == first else "ok" for i in range(7)] + ["#### 0"]
+    found, label = labels(row(*steps), k=2, bisects=True)
+    assert found == [1.0 if i < min(first, 7) else 0.0 for i in range(8)]
+    assert label.rollouts.num_rollouts == 2 * 3 < label.num_full == 2 * 7
+
+
+def test_bisection_asks_nothing_of_a_right_solution() -> None:
+    found, label = labels(row("ok", "ok", "#### 1"), bisects=True)
+    assert found == [1.0, 1.0, 1.0]
+    assert label.rollouts.num_rollouts == 0
+
+
+def test_rollouts_need_token_ids() -> None:
+    bare = {"id": "q", "problem": "p", "answer": "1", "samples": [{"text": "#### 1"}]}
+    with pytest.raises(ConfigurationError, match="token_ids=true"):
+        labels(bare)
+
+
+def sampled(folder: Path, policy: Spoiled, **changes: Any) -> list[dict[str, Any]]:
+    options: dict[str, Any] = {"n": 3, "seed": 0, "concurrency": 2, "token_ids": True}
+    out = sample(
+        policy=policy,
+        questions=str(folder / "q.jsonl"),
+        out=str(folder / "s.jsonl"),
+        sampling=END,
+        task=get_task("math"),
+        **options | changes,
+    )
+    return sorted(read_lines(out), key=lambda found: str(found["id"]))
+
+
+def test_sampling_goes_on_after_a_failure(tmp_path: Path) -> None:
+    names = [f"q{i}" for i in range(4)]
+    write_lines(tmp_path / "q.jsonl", ({"id": i, "problem": i, "answer": "1"} for i in names))
+    policy = Spoiled(share=0.5)
+    policy.fails_at = "q2"
+    with pytest.raises(PolicyError, match="it broke"):
+        sampled(tmp_path, policy)
+    policy.fails_at = None
+    done = len(policy.asked)
+    found = sampled(tmp_path, policy)
+    assert [r["id"] for r in found] == names
+    assert 0 < done < len(policy.asked) <= done + 3 * 3
+    assert found[0]["usage"] == {"rollouts": 3, "policy_tokens": 6, "prompt_tokens": 9}
+    assert {len(r["samples"]) for r in found} == {3}
+    assert len({s["seed"] for r in found for s in r["samples"]}) == 12
+    (tmp_path / "s.jsonl").unlink()
+    assert sampled(tmp_path, policy, concurrency=4) == found
+
+
+def test_sampling_refuses_other_settings(tmp_path: Path) -> None:
+    write_lines(tmp_path / "q.jsonl", [{"id": "a", "problem": "a", "answer": "1"}])
+    sampled(tmp_path, Spoiled())
+    with pytest.raises(ConfigurationError, match="other settings"):
+        sampled(tmp_path, Spoiled(), seed=1)
