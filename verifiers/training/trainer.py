@@ -23,7 +23,6 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_utils import get_last_checkpoint
 
 from stepsearch.policies.adapters import WEIGHTS
 from stepsearch.policies.loading import find_model, pick_device
@@ -33,6 +32,7 @@ from stepsearch.verifiers.training.folder import save_adapter
 _log = logging.getLogger(__name__)
 _TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 CHECKPOINTS = "checkpoints"
+TRAINER_STATE_NAME = "trainer_state.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +115,8 @@ def load_base(base: str, device: str) -> PreTrainedModel:
     except (OSError, ValueError, KeyError) as error:
         raise ModelNotFoundError(f"base={base}: {error}") from error
     model.config.use_cache = False
-    model.to(pick_device(device))
     assert isinstance(model, PreTrainedModel)
+    nn.Module.to(model, pick_device(device))
     return model
 
 
@@ -284,11 +284,18 @@ def train(
         callbacks=[_Progress()],
     )
     trainer.remove_callback(PrinterCallback)
-    last = get_last_checkpoint(str(folder)) if folder.is_dir() else None  # type: ignore[no-untyped-call]
+    last = _last_complete(folder)
     if last is not None:
         _log.info("going on from %s", last)
     trainer.train(resume_from_checkpoint=last)
     return list(trainer.state.log_history)
+
+
+def _last_complete(folder: Path) -> str | None:
+    """The newest checkpoint that was written to its end; its state is what is written last."""
+    states = folder.glob(f"checkpoint-*/{TRAINER_STATE_NAME}")
+    done = sorted(states, key=lambda path: int(path.parent.name.rpartition("-")[2]))
+    return str(done[-1].parent) if done else None
 
 
 def _arguments(
