@@ -34,7 +34,7 @@ THIRD_PARTY = {
     "policies": {"filelock", "numpy", "packaging", "tqdm"},
     "verifiers": {"numpy", "packaging", "tqdm"},
     "conf": {"hydra", "omegaconf"},
-    "benchmarks": {"hydra", "numpy", "omegaconf", "tqdm"},
+    "benchmarks": {"hydra", "numpy", "omegaconf", "tqdm", "yaml"},
     "stepsearch": {"hydra", "omegaconf", "tqdm"},
 }
 
