@@ -183,7 +183,7 @@ class CausalRunner:
         def ready(prefix: Prefix) -> None:
             hidden = self._hidden(prefix, places)
             self._prefiller.release(prefix)
-            answer.set(Encoded(hidden, prefix.computed, len(prefix.ids) - prefix.computed))
+            answer.set(Encoded(hidden, prefix.computed, prefix.reused))
 
         self._submit(tuple(ids[: places[-1] + 1]), adapter, ready, answer)
         encoded: Encoded = await self._wait(answer)
@@ -215,7 +215,7 @@ class CausalRunner:
             def end(error: Exception | None) -> None:
                 if error is None:
                     computed = prefix.computed
-                    answer.set(Generated(computed, len(prefix.ids) - computed))
+                    answer.set(Generated(computed, max(0, len(prefix.ids) - computed)))
                 else:
                     answer.fail(error)
 

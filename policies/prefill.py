@@ -49,6 +49,11 @@ class Prefix:
         return 0 if self.match is None else self.match.length
 
     @property
+    def reused(self) -> int:
+        """Tokens that were not computed for it; what was computed twice is not less than none."""
+        return max(0, len(self.ids) - self.computed)
+
+    @property
     def num_missing(self) -> int:
         """Tokens that must still be computed."""
         return 0 if self.num_finite is not None else len(self.ids) - self.num_cached

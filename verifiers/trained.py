@@ -60,7 +60,11 @@ class TrainedVerifier:
         model: the folder.
         base: the model below the adapter; None for the one it was trained on, as the folder says.
         name: of the score column; None takes `prm` or `orm`.
-        settings: as of those two, format and adapter aside.
+        device: as of those two.
+        dtype: likewise.
+        on_too_long: likewise.
+        cache_bytes: likewise.
+        selfcheck: likewise.
 
     Raises:
         ModelNotFoundError: the folder, or its base, are not where they were looked for.
@@ -69,7 +73,16 @@ class TrainedVerifier:
     """
 
     def __new__(  # type: ignore[misc]  # the class is the way to make one of two others
-        cls, *, model: str | Path, base: str | None = None, name: str | None = None, **settings: Any
+        cls,
+        *,
+        model: str | Path,
+        base: str | None = None,
+        name: str | None = None,
+        device: str = "auto",
+        dtype: str = "auto",
+        on_too_long: Literal["drop", "fail"] = "drop",
+        cache_bytes: int = 1 << 30,
+        selfcheck: bool = True,
     ) -> TransformersVerifier | OutcomeVerifier:
         """Load the verifier."""
         spec = read_spec(model)
@@ -78,7 +91,11 @@ class TrainedVerifier:
             "adapter": Path(model).expanduser(),
             "format": spec["format"],
             "name": name or _name(spec),
-            **settings,
+            "device": device,
+            "dtype": dtype,
+            "on_too_long": on_too_long,
+            "cache_bytes": cache_bytes,
+            "selfcheck": selfcheck,
         }
         if spec["kind"] == "step":
             from stepsearch.verifiers.transformers import TransformersVerifier

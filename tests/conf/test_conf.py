@@ -33,7 +33,14 @@ def test_every_file_has_exactly_the_parameters_of_its_class(group: str, option: 
 
 def test_strategies_and_their_files_are_one_to_one() -> None:
     folder = CONF.parent / "search" / "strategies"
-    modules = {p.stem for p in folder.glob("*.py")} - {"__init__", "checks", "puct", "ranking"}
+    modules = {p.stem for p in folder.glob("*.py")} - {
+        "__init__",
+        "checks",
+        "priors",
+        "puct",
+        "ranking",
+        "simulations",
+    }
     assert set(options("search")) == modules
 
 

@@ -91,6 +91,7 @@ def test_mistakes_are_one_line(capsys, arguments: list[str], words: list[str]) -
         assert word in told
 
 
+@pytest.mark.slow
 def test_loading_a_model_is_told_on_stderr(capsys) -> None:
     _, out, err = run(capsys, "q", "policy=transformers", "policy.model=no/such", "--json")
     assert out == ""

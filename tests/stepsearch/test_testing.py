@@ -381,9 +381,11 @@ class Spins(Plain):
 
 
 class RollsDice(Plain):
+    dice = random.Random(0)
+
     async def grow(self, session: Session, nodes: list[int]) -> list[int]:
         found = await super().grow(session, nodes)
-        return random.sample(found, k=min(1, len(found)))
+        return self.dice.sample(found, k=min(1, len(found)))
 
 
 class Races(Plain):

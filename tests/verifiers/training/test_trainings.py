@@ -63,6 +63,7 @@ def settings(base: Path, labelled: Path, out: Path, **changes: Any) -> ScorerSet
     return ScorerSettings(labelled=[str(labelled)], out=str(out), base=str(base), **given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["prm", "orm"])
 def test_scorers_learn_and_load_by_their_path(
     kind: str, base: Path, labelled: Path, tmp_path: Path
@@ -84,6 +85,7 @@ def test_scorers_learn_and_load_by_their_path(
     assert json.loads((again / "training.json").read_text()) == record
 
 
+@pytest.mark.slow
 def test_a_stopped_training_goes_on(
     base: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
