@@ -77,11 +77,14 @@ class Dataset:
         Raises:
             ConfigurationError: the file or a column is missing, a row is broken, or ids repeat.
         """
-        rows = self._rows_of_hub() if self.path is None else rows_of(Path(self.path).expanduser())
+        if self.path is None:
+            rows = rows_of_hub(self.name, self.hub, self.config, self.split)
+        else:
+            rows = rows_of(Path(self.path).expanduser())
         found = [self._problem(number, row) for number, row in enumerate(rows)]
         if not found:
             raise ConfigurationError(f"benchmark {self.name!r} holds no problems")
-        _require_distinct(found, f"benchmark.id={self.id!r}")
+        require_distinct(found, f"benchmark.id={self.id!r}")
         return subset(found, self.limit, self.seed)
 
     def _problem(self, number: int, row: Row) -> Problem:
@@ -101,16 +104,22 @@ class Dataset:
             meta={column: row[column] for column in self.keep},
         )
 
-    def _rows_of_hub(self) -> Iterable[Row]:
-        try:
-            import datasets  # type: ignore[import-not-found, unused-ignore]
-        except ImportError as error:
-            raise ConfigurationError(
-                f"benchmark {self.name!r} is on the hub: pip install 'stepsearch[data]', or give "
-                "benchmark.path=FILE"
-            ) from error
-        rows: Iterable[Row] = datasets.load_dataset(self.hub, self.config, split=self.split)
-        return rows
+
+def rows_of_hub(name: str, hub: str | None, config: str | None, split: str) -> Iterable[Row]:
+    """The rows of a data set on the hub.
+
+    Raises:
+        ConfigurationError: `datasets` is not installed.
+    """
+    try:
+        import datasets  # type: ignore[import-not-found, unused-ignore]
+    except ImportError as error:
+        raise ConfigurationError(
+            f"benchmark {name!r} is on the hub: pip install 'stepsearch[data]', or give "
+            "benchmark.path=FILE"
+        ) from error
+    rows: Iterable[Row] = datasets.load_dataset(hub, config, split=split)
+    return rows
 
 
 def rows_of(path: Path) -> Iterator[Row]:
@@ -182,7 +191,8 @@ def subset(problems: Sequence[Problem], limit: int | None, seed: int) -> list[Pr
     return [problem for problem in problems if problem.id in chosen]
 
 
-def _require_distinct(problems: Sequence[Problem], setting: str) -> None:
+def require_distinct(problems: Sequence[Problem], setting: str) -> None:
+    """Raise `ConfigurationError`, naming the setting, when an id occurs twice."""
     seen: set[str] = set()
     for problem in problems:
         if problem.id in seen:

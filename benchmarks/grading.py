@@ -12,7 +12,7 @@ from stepsearch.search.canonical import split_list as split
 from stepsearch.search.equality_pool import WorkerPool
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.provenance import version
-from stepsearch.search.task import MathTask, Task
+from stepsearch.search.task import Judging, MathTask, Task
 from stepsearch.search.types import Problem
 
 _log = logging.getLogger(__name__)
@@ -34,12 +34,16 @@ class Grader:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        decides = task.grader if isinstance(task, MathTask) else task.name
+        decides = task.grader if isinstance(task, MathTask | Judging) else task.name
         self.name = f"stepsearch {version()} {decides}"
 
     def right(self, answer: str | None, gold: str) -> bool | None:
         """Whether an extracted answer is right; no answer is wrong, None is unknown."""
-        return False if answer is None else self.task.equal(answer, gold)
+        if answer is None:
+            return False
+        if isinstance(self.task, Judging):
+            return self.task.right(answer, gold)
+        return self.task.equal(answer, gold)
 
     def can_grade(self, gold: str | None) -> bool:
         """Whether anything can equal this gold answer; if not, its problem has to be left out."""
@@ -47,6 +51,8 @@ class Grader:
             return False
         if isinstance(self.task, MathTask):
             return bool(canonical(gold)) and _is_mathematics(normalize(gold))
+        if isinstance(self.task, Judging):
+            return self.task.can_grade(gold)
         return self.task.equal(gold, gold) is True
 
 

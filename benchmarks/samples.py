@@ -15,7 +15,7 @@ from stepsearch.search.aggregate import AGGREGATIONS, chain_scores
 from stepsearch.search.contracts import Aggregation, Range
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.select import candidates
-from stepsearch.search.task import Task
+from stepsearch.search.task import Cutting, Task
 from stepsearch.search.trace import Trace, from_json
 from stepsearch.search.types import Problem
 
@@ -90,7 +90,7 @@ def read_samples(path: Path, task: Task, separator: str = "\n") -> SampleSet:
     Args:
         path: the file.
         task: extracts the answers.
-        separator: ends a step of a sample's text.
+        separator: ends a step of a sample's text, where the task does not know its steps.
 
     Raises:
         ConfigurationError: the file does not exist, is empty, or a line is neither.
@@ -138,7 +138,9 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 def _from_row(row: Mapping[str, Any], task: Task, separator: str) -> SampledProblem:
     samples = [
         Sample(
-            steps=split_steps(sample["text"], separator),
+            steps=task.steps(sample["text"])
+            if isinstance(task, Cutting)
+            else split_steps(sample["text"], separator),
             answer=task.extract(sample["text"]),
             scores={name: as_scores(given) for name, given in sample.get("scores", {}).items()},
         )

@@ -29,7 +29,7 @@ from stepsearch.search.replay import require_resumable
 from stepsearch.search.requirements import require_fit, require_settle
 from stepsearch.search.run import Run, RunSettings, failed
 from stepsearch.search.select import Selection, require_floor, require_vote_weight
-from stepsearch.search.task import MathTask, Task
+from stepsearch.search.task import MathTask, Selecting, Task
 from stepsearch.search.trace import Trace, TraceWriter
 from stepsearch.search.tree import Chain
 from stepsearch.search.types import Budget, Problem, Solution, Usage
@@ -89,6 +89,8 @@ class Engine:
         if not isinstance(seed, int):
             raise ConfigurationError(f"seed={seed!r} must be a whole number")
         spec = None if verifier is None else verifier.spec
+        if select is None and spec is not None and isinstance(task, Selecting):
+            select = task.select
         select, aggregation = require_fit(
             spec, strategy=strategy, select=select, aggregation=aggregation
         )

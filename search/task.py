@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from stepsearch.search.answers import choice_letter, extract_choice, extract_line, extract_math
 from stepsearch.search.equality import MathEquality, shared_equality
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.python_task import PythonTask
 
 
 class Task(Protocol):
@@ -40,6 +41,43 @@ class Task(Protocol):
         False when no answer can be extracted; None when the gold answer is blank or equality could
         not be decided, which is neither right nor wrong and has to be counted apart.
         """
+        ...
+
+
+@runtime_checkable
+class Judging(Protocol):
+    """A task that knows more of its gold answers than whether another answer equals them."""
+
+    @property
+    def grader(self) -> str:
+        """Who decides, with its version: to be stored with every result."""
+        ...
+
+    def right(self, answer: str, gold: str) -> bool | None:
+        """Whether an answer is right; None when it could not be decided."""
+        ...
+
+    def can_grade(self, gold: str) -> bool:
+        """Whether anything can be right by this gold answer."""
+        ...
+
+
+@runtime_checkable
+class Selecting(Protocol):
+    """A task with a selection of its own, used where there is a verifier and none is asked for."""
+
+    @property
+    def select(self) -> Literal["best", "weighted", "majority"]:
+        """The selection."""
+        ...
+
+
+@runtime_checkable
+class Cutting(Protocol):
+    """A task that knows the steps of a text: better than a separator does."""
+
+    def steps(self, text: str) -> tuple[str, ...]:
+        """The text cut into steps; joined, they are the text."""
         ...
 
 
@@ -169,6 +207,7 @@ _TASKS: dict[str, Callable[[], Task]] = {
     "math": MathTask,
     "exact": ExactTask,
     "multiple_choice": MultipleChoiceTask,
+    "python": PythonTask,
 }
 
 

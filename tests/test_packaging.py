@@ -31,7 +31,7 @@ def _run(*command: str | Path, cwd: Path) -> str:
 def _expected() -> set[str]:
     """Every committed file that belongs in the package, by its path there."""
     listed = _run("git", "ls-files", *PACKAGES, "stepsearch", cwd=ROOT).splitlines()
-    modules = {path for path in listed if path.endswith((".py", ".yaml", "py.typed"))}
+    modules = {path for path in listed if path.endswith((".py", ".yaml", ".sh", "py.typed"))}
     adapters = {path for path in listed if "/adapters/" in path}
     return {
         path if path.startswith("stepsearch/") else f"stepsearch/{path}"

@@ -1,0 +1,125 @@
+"""From text to programs: extraction, assembly, blocks."""
+
+import ast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepsearch.search.programs import blocks, extract_program, same_program, whole_program
+
+PROMPT = 'from math import pi\n\n\ndef area(r):\n    """The area of a circle."""\n'
+FULL = """import os
+
+
+# adds
+@cache
+def add(a, b):
+    \"\"\"Two lines
+
+    of text.\"\"\"
+    total = a
+    # now b
+    if b:
+        total += b
+
+        total += 0
+    else:
+        pass
+    return (
+        total
+    )
+
+
+print(add(1, 2))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        ("```python\nx = 1\n```\n", "x = 1"),
+        ("Sure:\n```python\ndef f():\n    pass\n```\nUse it:\n```\nf()\n```", "def f():\n    pass"),
+        ("```bash\nls\n```\n```py\nx = 2\n```", "x = 2"),
+        ("\n\n    return 1\n", "    return 1"),
+        ("```python\nx = 1", "x = 1"),
+        ("<think>```python\nx = 1\n```</think>\n    return 2", "    return 2"),
+        ("  \n ", None),
+        ("x" * 100_001, None),
+    ],
+)
+def test_where_the_program_stands(text: str, program: str | None) -> None:
+    assert extract_program(text) == program
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "    return pi * r * r",
+        "return pi * r * r",
+        "square = r * r\n    return pi * square",
+        "    return pi * r * r\nprint('and so on')\n",
+        "    return circle(r)\n\ndef circle(r):\n    return pi * r * r",
+        "def area(r):\n    return pi * r * r",
+        "for _ in range(3):\n        pass\n    return pi * r * r",
+        "for _ in range(3):\n    pass\nreturn pi * r * r",
+    ],
+)
+@pytest.mark.parametrize("prompt", [PROMPT, "from math import pi\ndef area(r):\n"])
+def test_every_way_of_going_on_computes_the_same(prompt: str, answer: str, capsys) -> None:
+    names: dict[str, object] = {}
+    exec(whole_program(prompt, answer, "area"), names)
+    assert names["area"](2) == pytest.approx(12.566370614)  # type: ignore[operator]
+    assert capsys.readouterr().out == ""
+
+
+def test_blocks_of_a_whole_function() -> None:
+    assert blocks(FULL) == (
+        "import os\n\n\n",
+        FULL[FULL.index("# adds") : FULL.index("    total = a")],
+        "    total = a\n",
+        FULL[FULL.index("    # now b") : FULL.index("    return (")],
+        "    return (\n        total\n    )\n\n\n",
+        "print(add(1, 2))\n",
+    )
+
+
+def test_blocks_of_a_completion_and_of_a_fence() -> None:
+    body = "    x = 1\n    for i in y:\n        x += i\n    return x\n"
+    assert blocks(body) == (
+        "    x = 1\n",
+        "    for i in y:\n        x += i\n",
+        "    return x\n",
+    )
+    assert blocks(f"So:\n```python\n{body}```\nDone.") == (
+        "So:\n```python\n    x = 1\n",
+        "    for i in y:\n        x += i\n",
+        "    return x\n",
+        "```\nDone.",
+    )
+
+
+@given(st.text(alphabet=st.sampled_from('ab=():#"\n    \\`é\r')) | st.text())
+def test_blocks_join_to_the_text(text: str) -> None:
+    found = blocks(text)
+    assert "".join(found) == text
+    assert all(found)
+
+
+def test_what_makes_programs_the_same() -> None:
+    assert same_program("x = 1 # one\n\ny=2", "x=1\ny = 2\n")
+    assert not same_program("x = 1", "x = 2")
+    assert not same_program("if a:\n    b\n    c", "if a:\n    b\nc")
+
+
+def test_blocks_of_our_own_source_begin_statements() -> None:
+    with open(__file__, encoding="utf-8") as file:
+        text = file.read()
+    tree = ast.parse(text)
+    starts, line = set(), 1
+    for block in blocks(text):
+        starts.add(line)
+        line += block.count("\n")
+    for node in tree.body[1:]:
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+        assert first in starts
