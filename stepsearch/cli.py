@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from stepsearch import bench, label, report, rerank, sample, train
+from stepsearch import bench, filtering, label, report, rerank, sample, train
 from stepsearch.search.errors import ConfigurationError, StepsearchError
 from stepsearch.search.provenance import version
 from stepsearch.show import render
@@ -94,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("overrides", nargs="*", metavar="SETTING=VALUE", help="settings")
     check.set_defaults(run=_check_verifier)
     rerank.add_parser(commands)
+    filtering.add_parser(commands)
     bench.add_parser(commands)
     report.add_parser(commands)
     sample.add_parser(commands)
