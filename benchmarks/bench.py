@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
 from stepsearch.benchmarks.datasets import Benchmark
+from stepsearch.benchmarks.device_lock import devices
 from stepsearch.benchmarks.grading import Gradable, Grader, gradable
 from stepsearch.benchmarks.results import as_csv, rows_of, summarize
 from stepsearch.benchmarks.run_folder import (
@@ -118,7 +119,8 @@ def execute(config: DictConfig) -> Path:
             return folder.path
         _log.info("%s: %d of %d problems to solve", folder.path, left, len(problems.problems))
         if left:
-            _solve(config, folder, problems, done, grader)
+            with devices(config.devices):
+                _solve(config, folder, problems, done, grader)
         _write_tables(folder, problems, grader)
     return folder.path
 

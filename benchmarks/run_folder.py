@@ -19,7 +19,14 @@ from stepsearch.search.types import Problem
 
 CONFIG, IDENTITY, TRACES = "config.yaml", "run.json", "traces.jsonl"
 RESULTS, SUMMARY, LOG = "results.csv", "summary.json", "log.txt"
-_NOT_IN_HASH = ("runs", "concurrency", "trace")  # they change no result
+_NOT_IN_HASH = (
+    "runs",
+    "concurrency",
+    "trace",
+    "devices",
+    "workers",
+    "ray",
+)  # they change no result
 FAILED_STOPS = ("policy_failed", "verifier_failed", "cancelled")
 
 
