@@ -12,7 +12,7 @@ install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e ".[dev,report,train]"
+	$(BIN)/python -m pip install -c constraints.txt -e ".[dev,report,train,scale]"
 	touch $@
 
 # Fetches and converts the embedded model, or checks every byte of it.

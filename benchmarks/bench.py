@@ -25,6 +25,7 @@ from tqdm import tqdm
 from stepsearch.benchmarks.datasets import Benchmark
 from stepsearch.benchmarks.device_lock import devices
 from stepsearch.benchmarks.grading import Gradable, Grader, gradable
+from stepsearch.benchmarks.ray_workers import solve_sharded
 from stepsearch.benchmarks.results import as_csv, rows_of, summarize
 from stepsearch.benchmarks.run_folder import (
     LOG,
@@ -44,7 +45,8 @@ from stepsearch.conf.build import (
 )
 from stepsearch.search.errors import ConfigurationError, PolicyError, StepsearchError
 from stepsearch.search.task import Task
-from stepsearch.search.types import Solution
+from stepsearch.search.trace import Trace, TraceWriter, decode
+from stepsearch.search.types import Problem, Solution
 
 _log = logging.getLogger(__name__)
 OK, OTHER, USAGE_ERROR, FAILED = 0, 1, 2, 3
@@ -133,18 +135,32 @@ def _solve(
     grader: Grader,
 ) -> None:
     """Solve what is left; every solution is in the traces before it is counted here."""
-    traced = OmegaConf.merge(config, {"trace": str(folder.path / TRACES)})
-    assert isinstance(traced, DictConfig)
-    engine = build_engine(traced, task=grader.task)
     golds = {problem.id: problem.answer or "" for problem in problems.problems}
     right = sum(grader.right(d.answer, golds[name]) is True for name, d in done.items())
     left = [problem for problem in problems.problems if problem.id not in done]
     progress = _Progress(len(golds), len(done), right)
     with progress.bar:
-        for solution in engine.solve_many(left):
+        for solution in _solutions(config, folder, left, grader.task):
             progress.show(solution, grader.right(solution.answer, golds[solution.problem.id]))
-    del engine
     gc.collect()  # the next run of a sweep starts with the memory free
+
+
+def _solutions(
+    config: DictConfig, folder: RunFolder, problems: Sequence[Problem], task: Task
+) -> Iterator[Solution | Trace]:
+    """Solve here or on many workers."""
+    path = folder.path / TRACES
+    if config.workers is None:
+        traced = OmegaConf.merge(config, {"trace": str(path)})
+        assert isinstance(traced, DictConfig)
+        yield from build_engine(traced, task=task).solve_many(problems)
+    elif config.workers == "ray":
+        writer = TraceWriter(path, {})
+        for line in solve_sharded(config, problems):
+            writer.append(line)
+            yield decode(line)
+    else:
+        raise ConfigurationError(f"workers={config.workers!r} must be null or ray")
 
 
 class _Progress:
@@ -156,7 +172,7 @@ class _Progress:
         self._tokens = 0
         self._started = time.perf_counter()
 
-    def show(self, solution: Solution, right: bool | None) -> None:
+    def show(self, solution: Solution | Trace, right: bool | None) -> None:
         """Count a solution."""
         self._num_right += right is True
         self._tokens += solution.usage.policy_tokens

@@ -114,7 +114,10 @@ class TraceWriter:
 
     def write(self, solution: Solution) -> None:
         """Append one line. A last line that was cut by a crash is kept apart, not continued."""
-        line = _line(solution, self._provenance) + "\n"
+        self.append(_line(solution, self._provenance))
+
+    def append(self, line: str) -> None:
+        """Append a line that was encoded elsewhere."""
         with self._lock:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab+") as file:
@@ -122,7 +125,7 @@ class TraceWriter:
                     file.seek(-1, 2)
                     if file.read(1) != b"\n":
                         file.write(b"\n")
-                file.write(line.encode())
+                file.write(line.encode() + b"\n")
 
 
 def encode(solution: Solution, provenance: Mapping[str, Any]) -> str:
