@@ -57,7 +57,7 @@ class TrainingQuestions:
         """
         questions = [*self._worked(), *self._made()]
         if not questions:
-            raise ConfigurationError("give gsm8k=FILE, words.n=COUNT or both")
+            raise ConfigurationError("give gsm8k=FILE, words.limit=COUNT or both")
         tests = {name: _texts(Path(path)) for name, path in (self.tests or {}).items()}
         overlap = find_overlap(questions, tests, self.ngram)
         kept = [question for question in questions if question.id not in overlap.ids]

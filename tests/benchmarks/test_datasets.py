@@ -112,7 +112,7 @@ def test_the_hub_is_asked_for_configuration_and_split(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("name", NAMES)
 def test_every_file_builds_and_shows_every_parameter(name: str, tmp_path: Path) -> None:
     overrides = [f"+benchmark={name}"]
-    if name == "file":
+    if name in ("file", "code_file"):
         overrides.append(f"benchmark.path={tmp_path / 'x.jsonl'}")
     config = load_config(overrides)
     built = build(config, "benchmark")

@@ -23,7 +23,7 @@ from stepsearch.verifiers.training.scorer import load_scorer, score_all
 
 WORDS = (
     *("words.steps=[1,1]", "words.operations=+-", "words.distractors=[0,0]"),
-    *("words.difficulty=[1,1]", "words.n=2400"),
+    *("words.difficulty=[1,1]", "words.limit=2400"),
 )
 FORMAT = 'policy.prompt_format={system: null, separator: "\\n", final_prefix: "####"}'
 CPU = ("optimisation.device=cpu", "optimisation.evaluations=1", "optimisation.checkpoints=2")
