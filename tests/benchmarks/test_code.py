@@ -15,7 +15,7 @@ from stepsearch.search.python_task import CodeTests, PythonTask
 from stepsearch.search.sandbox import Limits, isolation
 from stepsearch.search.task import get_task
 
-SOLVABLE = {f"code-{code.name}" for code in CODE if code.right}
+SOLVABLE = {f"code_file-{code.name}" for code in CODE if code.right}
 
 
 @pytest.fixture
