@@ -9,7 +9,7 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -35,9 +35,13 @@ class BackgroundLoop:
             raise RuntimeError("solve() was called from within a search; await asolve() there")
         return asyncio.run_coroutine_threadsafe(work, self._running())
 
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function on the loop, without waiting for it."""
+        self._running().call_soon_threadsafe(function)
+
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            if self._loop is None:
+            if self._loop is None or self._thread is None or not self._thread.is_alive():
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
                     target=self._loop.run_forever, name="stepsearch-loop", daemon=True

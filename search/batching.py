@@ -105,7 +105,7 @@ class Batcher(Generic[T, R]):
             items = [item for group in batch for item in group.items]
         try:
             results = await self._attempt(items)
-        except asyncio.CancelledError:
+        except BaseException:  # whatever it is, nobody waits for ever
             for group in batch:
                 group.future.cancel()
             raise
@@ -121,13 +121,14 @@ class Batcher(Generic[T, R]):
             results = await self._call(items)
             if len(results) != len(items):
                 raise RuntimeError(f"asked for {len(items)} results, got {len(results)}")
+            results[:0]  # each group gets a part
             return results
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
             if is_cancellation(error):
                 raise
             if len(items) == 1:
                 if isinstance(error, Exception):
                     return [error]
-                return [RuntimeError("the call was cancelled from within")]
+                return [RuntimeError(f"the call ended by {type(error).__name__} from within")]
         alone = await asyncio.gather(*(self._attempt([item]) for item in items))
         return [result for [result] in alone]

@@ -208,11 +208,13 @@ class Engine:
         iterator, or Ctrl-C while waiting, cancels what is under way.
         """
         results: queue.SimpleQueue[Solution | BaseException | None] = queue.SimpleQueue()
+        room = asyncio.Semaphore(self._concurrency)
 
         async def produce() -> None:
             try:
                 async for solution in self.asolve_many(problems):
                     results.put(solution)
+                    await room.acquire()
                 results.put(None)
             except BaseException as error:
                 results.put(error)
@@ -223,6 +225,7 @@ class Engine:
             while (result := results.get()) is not None:
                 if isinstance(result, BaseException):
                     raise result
+                background.call(room.release)
                 yield result
         finally:
             future.cancel()

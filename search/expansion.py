@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Integral
 
 from stepsearch.search.arrivals import Arrivals, Candidates
 from stepsearch.search.batching import Batcher, is_cancellation
@@ -177,7 +178,7 @@ class Expansion:
     async def _sample(self, start: int, stop: int, size: int) -> None:
         try:
             await self._collect(start, stop, size)
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
             if is_cancellation(error):
                 raise
             known = isinstance(error, StepsearchError)
@@ -211,10 +212,12 @@ class Expansion:
             arrivals.add(start + found.request, steps)
         else:
             requests, steps = found.requests, found.steps
+            if not isinstance(requests, range | list):
+                requests = [int(request) for request in requests]
             _require_whole(steps)
             self._expect(requests, len(steps), start, stop)
             arrivals.add_many(requests, steps, start)
-        arrivals.add_prompt(found.prompt_tokens, found.prompt_tokens_reused)
+        arrivals.add_prompt(_count(found.prompt_tokens), _count(found.prompt_tokens_reused))
         self._name_stops(begin, whole=whole)
         if len(arrivals) == len(self._seeds):
             self._submit()
@@ -306,10 +309,20 @@ def _require_whole(steps: StepColumns) -> None:
         raise PolicyError(f"the policy returned {flaw}")
 
 
+def _count(tokens: int | None) -> int | None:
+    """A number of tokens, or None where it is unknown."""
+    if tokens is None or (type(tokens) is int and tokens >= 0):
+        return tokens
+    if isinstance(tokens, Integral) and tokens >= 0:
+        return int(tokens)
+    raise PolicyError(f"the policy said that it computed {tokens!r} prompt tokens")
+
+
 def unwrap(scores: StepScores | Exception) -> StepScores:
     """The scores, or the verifier's failure as an error of ours."""
     if isinstance(scores, StepScores):
         return scores
     if isinstance(scores, StepsearchError):
         raise scores
-    raise VerifierError(f"{type(scores).__name__}: {scores}") from scores
+    cause = scores if isinstance(scores, Exception) else None
+    raise VerifierError(f"{type(scores).__name__}: {scores}") from cause

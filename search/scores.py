@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, get_args
 
 from stepsearch.search.contracts import FailureKind, ScoreFailure, StepScores, VerifierSpec
 
@@ -41,7 +41,8 @@ def checked(scores: StepScores, spec: VerifierSpec, *, num_steps: int, num_new: 
     if failure is None:
         failure = _wrong_count(scores, spec, num_steps, num_new) or _wrong_value(scores, spec)
         return scores if failure is None else _failed(scores, failure)
-    if not isinstance(failure, ScoreFailure):
+    known = isinstance(failure, ScoreFailure) and failure.kind in get_args(FailureKind)
+    if not known or not isinstance(failure.message, str):
         failure = ScoreFailure("malformed", f"the failure is {failure!r}, not a ScoreFailure")
     return _failed(scores, failure)
 
@@ -81,6 +82,8 @@ def _plain(scores: StepScores) -> StepScores:
         return scores
     if not isinstance(scores.parts, Mapping):
         raise TypeError(f"parts={scores.parts!r} must be scores by name")
+    if not all(isinstance(name, str) for name in scores.parts):
+        raise TypeError(f"parts are named {list(scores.parts)!r}, not all by text")
     parts = {
         name: _numbers(f"the score of part {name!r}", part) for name, part in scores.parts.items()
     }

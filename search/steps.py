@@ -57,6 +57,8 @@ class StepColumns:
             return "offsets that do not divide the tokens into steps"
         if count and not 0 <= min(self.stop_code) <= max(self.stop_code) < len(STOPS):
             return "a stop code that stands for no stop"
+        if count and min(self.num_tokens) < 0:
+            return f"a step of {min(self.num_tokens)} tokens"
         if math.inf in self.logprob or -math.inf in self.logprob:
             return "a log-probability that is infinite"
         return None if set(map(type, self.texts)) <= {str} else "a text that is no string"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from stepsearch.search.errors import UnjudgedError
+from stepsearch.search.errors import ConfigurationError, UnjudgedError
 from stepsearch.search.parameters import number, whole
 
 if TYPE_CHECKING:
@@ -55,6 +55,13 @@ class Problem:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        kinds = {"text": str, "id": str, "answer": str | None, "meta": Mapping}
+        for name, kind in kinds.items():
+            if not isinstance(value := getattr(self, name), kind):
+                raise ConfigurationError(
+                    f"{name}={value!r} of a problem must be "
+                    f"{'a mapping' if name == 'meta' else 'text'}"
+                )
         if not self.id:
             text = self.text.encode(errors="surrogatepass")
             digest = hashlib.blake2b(text, digest_size=8).hexdigest()

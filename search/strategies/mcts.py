@@ -57,7 +57,8 @@ class Mcts:
         rollout: children are continued to the end and the value of each end is backed up as a visit
             of its own; all their steps become nodes.
         widening: progressive widening (Coulom 2007): a node of N visits may have
-            floor(width N^widening) children; from 0, which keeps `width`, to 1.
+            floor(width N^widening) children, at most `width` more with every expansion; from 0,
+            which keeps `width`, to 1.
         parallel: leaves in flight.
         virtual_loss: l; 0 only counts what is in flight (WU-UCT, Liu et al. 2020,
             arXiv:1810.11755).

@@ -90,6 +90,8 @@ class Statistics:
         before, loss = self._tree.prev_sibling, self._virtual_loss
         weight = self._exploration * math.sqrt(visits[node] + in_flight[node])
         first = None if self._first_play is None else value[node] - self._first_play
+        if first is not None and math.isnan(first):
+            first = None  # nothing was backed up yet: all that was found was cut
         best, chosen = -math.inf, -1
         child = self._tree.last_child[node]
         while child >= 0:

@@ -66,7 +66,8 @@ class Simulations:
         """Send a selected node to be expanded; a finished one needs nothing."""
         if self._statistics.state[leaf] == FINISHED:
             return leaf, None
-        work = self._expand(leaf, self._num_allowed(leaf) - self._tree.num_children(leaf))
+        room = self._num_allowed(leaf) - self._tree.num_children(leaf)
+        work = self._expand(leaf, min(room, self._config.width))
         return leaf, work if self._config.parallel == 1 else asyncio.ensure_future(work)
 
     async def _expand(self, leaf: int, count: int) -> tuple[list[int], bool]:

@@ -1,8 +1,11 @@
 """Searches that are cut short or go wrong keep what they have, and go wrong alone."""
 
 import asyncio
+import collections
+import math
 import multiprocessing
 import sys
+import time
 
 import pytest
 from support.clock import run_virtual
@@ -16,7 +19,16 @@ from support.worlds import (
     table_policy,
 )
 
-from stepsearch import Budget, Chain, Problem, SamplingParams, ScoreFailure, StepScores
+from stepsearch import (
+    Budget,
+    Chain,
+    ConfigurationError,
+    Problem,
+    Sample,
+    SamplingParams,
+    ScoreFailure,
+    StepScores,
+)
 from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
 from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
@@ -256,3 +268,70 @@ def test_a_forked_child_can_solve() -> None:
     process.join(timeout=30)
     queue.close()
     queue.join_thread()
+
+
+@pytest.mark.parametrize("kind", [collections.deque, dict.fromkeys, set])
+def test_scores_that_cannot_be_divided_end_in_an_error_not_in_silence(kind) -> None:
+    class Odd:
+        def __init__(self) -> None:
+            self.inner = hash_verifier()
+            self.spec = self.inner.spec
+
+        def count_tokens(self, chain: Chain) -> int | None:
+            return self.inner.count_tokens(chain)
+
+        async def score(self, chains):
+            return kind(range(len(chains)))
+
+    solver = engine(Beam(n=4, width=2), random_policy(), Odd())
+    solutions = list(solver.solve_many([f"q{k}" for k in range(4)]))
+    assert [s.stop for s in solutions] == ["verifier_failed"] * 4
+
+
+@pytest.mark.parametrize("part", ["policy", "verifier"])
+def test_a_plug_in_that_exits_ends_its_problem_alone(part: str) -> None:
+    def leaves(*_: object):
+        raise SystemExit("boom")
+
+    policy = ScriptedPolicy(leaves) if part == "policy" else random_policy()
+    verifier = hash_verifier() if part == "policy" else ScriptedVerifier(score_fn=leaves)
+    solution = engine(Beam(n=4, width=2), policy, verifier).solve("q")
+    assert solution.stop == f"{part}_failed"
+    assert "SystemExit" in (solution.error or "")
+    assert engine(Beam(n=4, width=2), random_policy(), hash_verifier()).solve("q").stop == "done"
+
+
+@pytest.mark.parametrize("count", [-1, 3.5, math.nan])
+def test_prompt_tokens_that_are_no_number_of_tokens(count) -> None:
+    class Odd:
+        spec = random_policy().spec
+
+        async def sample(self, chains, seeds, params):
+            yield Sample(0, (scripted_step("#### 1", "eos"),), count)
+
+    solution = asyncio.run(engine(BestOfN(n=1), Odd(), hash_verifier()).asolve("q"))
+    assert solution.stop == "policy_failed"
+    assert "prompt tokens" in (solution.error or "")
+
+
+@pytest.mark.parametrize("odd", [{"answer": 42}, {"id": 7}, {"meta": [1]}, {"text": None}])
+def test_a_problem_says_what_is_wrong_with_it(odd) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(odd))}="):
+        Problem(**{"text": "q"} | odd)
+
+
+def test_problems_are_read_a_few_ahead() -> None:
+    read = 0
+
+    def source():
+        nonlocal read
+        for k in range(1000):
+            read += 1
+            yield f"q{k}"
+
+    solver = engine(BestOfN(n=1), random_policy(), hash_verifier(), concurrency=4)
+    solutions = solver.solve_many(source())
+    next(solutions)
+    time.sleep(0.3)
+    assert read <= 16
+    assert sum(1 for _ in solutions) == 999

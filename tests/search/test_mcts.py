@@ -408,3 +408,21 @@ def test_parameters_are_checked(settings, named: str) -> None:
 def test_it_needs_a_verifier() -> None:
     with pytest.raises(ConfigurationError, match="search=mcts"):
         Mcts().require(None)
+
+
+def test_when_every_rollout_was_cut_the_search_ends() -> None:
+    policy = ScriptedPolicy(lambda chain, seed: scripted_step(f"a{seed % 7} b\n"))
+    search = engine(
+        Mcts(simulations=10, width=2, rollout=True, first_play=0.1),
+        policy,
+        hash_verifier(),
+        sampling=SamplingParams(max_tokens=8),
+    )
+    assert {found.stop for found in asyncio.run(search.asolve("q")).candidates} == {"length"}
+
+
+def test_widening_adds_a_few_children_at_a_time() -> None:
+    search = engine(
+        Mcts(simulations=12, width=2, rollout=True, widening=1.0), random_policy(), hash_verifier()
+    )
+    assert asyncio.run(search.asolve("q")).usage.policy_calls <= 24

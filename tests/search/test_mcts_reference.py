@@ -139,7 +139,8 @@ class Reference:
             path = self.select() if left and len(self.flying) < window else None
             if path is not None:
                 left -= 1
-                count = 0 if self.is_finished(path) else self.allowed(path) - self.children[path]
+                room = min(self.config.width, self.allowed(path) - self.children[path])
+                count = 0 if self.is_finished(path) else room
                 if count:
                     self.expansions.append((path, count))
                 self.flying.append((path, count))
