@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepsearch.benchmarks.datasets import Row, require_distinct, rows_of, rows_of_hub, subset
+from stepsearch.benchmarks.datasets import Row, read_rows, require_distinct, require_source, subset
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.python_task import CodeTests
 from stepsearch.search.types import Problem
@@ -42,10 +42,7 @@ class CodeProblems:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.path is None and self.hub is None:
-            raise ConfigurationError(f"benchmark {self.name!r} needs benchmark.path=FILE")
-        if self.limit is not None and self.limit < 1:
-            raise ConfigurationError(f"benchmark.limit={self.limit} must be at least 1, or null")
+        require_source(self.name, self.path, self.hub, self.limit)
 
     def problems(self) -> list[Problem]:
         """Read the problems.
@@ -53,13 +50,8 @@ class CodeProblems:
         Raises:
             ConfigurationError: the file or a column is missing, a row is broken, or ids repeat.
         """
-        if self.path is None:
-            rows = rows_of_hub(self.name, self.hub, self.config, self.split)
-        else:
-            rows = rows_of(Path(self.path).expanduser())
+        rows = read_rows(self.name, self.path, self.hub, self.config, self.split)
         found = [self._problem(number, row) for number, row in enumerate(rows)]
-        if not found:
-            raise ConfigurationError(f"benchmark {self.name!r} holds no problems")
         require_distinct(found, "task_id")
         return subset(found, self.limit, self.seed)
 

@@ -66,10 +66,7 @@ class Dataset:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.path is None and self.hub is None:
-            raise ConfigurationError(f"benchmark {self.name!r} needs benchmark.path=FILE")
-        if self.limit is not None and self.limit < 1:
-            raise ConfigurationError(f"benchmark.limit={self.limit} must be at least 1, or null")
+        require_source(self.name, self.path, self.hub, self.limit)
 
     def problems(self) -> list[Problem]:
         """Read the problems.
@@ -77,13 +74,8 @@ class Dataset:
         Raises:
             ConfigurationError: the file or a column is missing, a row is broken, or ids repeat.
         """
-        if self.path is None:
-            rows = rows_of_hub(self.name, self.hub, self.config, self.split)
-        else:
-            rows = rows_of(Path(self.path).expanduser())
+        rows = read_rows(self.name, self.path, self.hub, self.config, self.split)
         found = [self._problem(number, row) for number, row in enumerate(rows)]
-        if not found:
-            raise ConfigurationError(f"benchmark {self.name!r} holds no problems")
         require_distinct(found, f"benchmark.id={self.id!r}")
         return subset(found, self.limit, self.seed)
 
@@ -103,6 +95,33 @@ class Dataset:
             answer=gold,
             meta={column: row[column] for column in self.keep},
         )
+
+
+def require_source(name: str, path: str | Path | None, hub: str | None, limit: int | None) -> None:
+    """Raise `ConfigurationError` without a source, or for a limit below 1."""
+    if path is None and hub is None:
+        raise ConfigurationError(f"benchmark {name!r} needs benchmark.path=FILE")
+    if limit is not None and limit < 1:
+        raise ConfigurationError(f"benchmark.limit={limit} must be at least 1, or null")
+
+
+def read_rows(
+    name: str, path: str | Path | None, hub: str | None, config: str | None, split: str
+) -> Iterator[Row]:
+    """The rows of a file, or without one of a data set on the hub.
+
+    Raises:
+        ConfigurationError: they cannot be read, or there are none.
+    """
+    rows = (
+        rows_of_hub(name, hub, config, split) if path is None else rows_of(Path(path).expanduser())
+    )
+    is_empty = True
+    for row in rows:
+        is_empty = False
+        yield row
+    if is_empty:
+        raise ConfigurationError(f"benchmark {name!r} holds no problems")
 
 
 def rows_of_hub(name: str, hub: str | None, config: str | None, split: str) -> Iterable[Row]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Integral
 
 from stepsearch.search.arrivals import Arrivals, Candidates
 from stepsearch.search.batching import Batcher, is_cancellation
@@ -25,6 +24,7 @@ from stepsearch.search.contracts import (
 )
 from stepsearch.search.errors import PolicyError, StepsearchError, VerifierError
 from stepsearch.search.ledger import Ledger
+from stepsearch.search.scores import token_count
 from stepsearch.search.steps import STOP_CODES, StepColumns
 from stepsearch.search.tree import Chain
 
@@ -217,7 +217,7 @@ class Expansion:
             _require_whole(steps)
             self._expect(requests, len(steps), start, stop)
             arrivals.add_many(requests, steps, start)
-        arrivals.add_prompt(_count(found.prompt_tokens), _count(found.prompt_tokens_reused))
+        arrivals.add_prompt(*_prompt_tokens(found))
         self._name_stops(begin, whole=whole)
         if len(arrivals) == len(self._seeds):
             self._submit()
@@ -293,8 +293,6 @@ class Expansion:
 
     def _settle(self, num_tokens: Sequence[int], finished: int, size: int) -> None:
         """Give back what continuations that were allotted `size` tokens did not use."""
-        if min(num_tokens) < 0:
-            raise PolicyError(f"the policy said that it generated {min(num_tokens)} tokens")
         if max(num_tokens) > size:
             raise PolicyError(
                 f"the policy generated {max(num_tokens)} tokens where {size} were allowed "
@@ -309,13 +307,15 @@ def _require_whole(steps: StepColumns) -> None:
         raise PolicyError(f"the policy returned {flaw}")
 
 
-def _count(tokens: int | None) -> int | None:
-    """A number of tokens, or None where it is unknown."""
-    if tokens is None or (type(tokens) is int and tokens >= 0):
-        return tokens
-    if isinstance(tokens, Integral) and tokens >= 0:
-        return int(tokens)
-    raise PolicyError(f"the policy said that it computed {tokens!r} prompt tokens")
+def _prompt_tokens(found: Sample | Samples) -> tuple[int | None, int | None]:
+    """Prefix tokens computed and reused."""
+    try:
+        return (
+            token_count("prompt_tokens", found.prompt_tokens),
+            token_count("prompt_tokens_reused", found.prompt_tokens_reused),
+        )
+    except ValueError as error:
+        raise PolicyError(f"the policy miscounts prompt tokens: {error}") from error
 
 
 def unwrap(scores: StepScores | Exception) -> StepScores:

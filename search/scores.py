@@ -56,13 +56,19 @@ def bounds(spec: VerifierSpec) -> tuple[float, float]:
 
 def _counted(scores: StepScores) -> StepScores:
     """With token counts as whole numbers."""
-    tokens, reused = _count("tokens", scores.tokens), _count("tokens_reused", scores.tokens_reused)
+    tokens = token_count("tokens", scores.tokens)
+    reused = token_count("tokens_reused", scores.tokens_reused)
     if tokens is scores.tokens and reused is scores.tokens_reused:
         return scores
     return replace(scores, tokens=tokens, tokens_reused=reused)
 
 
-def _count(name: str, value: Any) -> int | None:
+def token_count(name: str, value: Any) -> int | None:
+    """A number of tokens that a backend told, as an `int`; None where it is unknown.
+
+    Raises:
+        ValueError: it is neither; says so by name.
+    """
     if type(value) is int and value >= 0:
         return value
     if value is None:
