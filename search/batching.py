@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -132,3 +132,27 @@ class Batcher(Generic[T, R]):
                 return [RuntimeError(f"the call ended by {type(error).__name__} from within")]
         alone = await asyncio.gather(*(self._attempt([item]) for item in items))
         return [result for [result] in alone]
+
+
+async def each(
+    work: Callable[[T], Coroutine[Any, Any, R]], items: Iterable[T], concurrency: int
+) -> AsyncGenerator[R, None]:
+    """The results of all items in the order they are done, so many of them in progress at once.
+
+    Items are taken one by one, as there is room; an item is never None.
+    """
+    waiting = iter(items)
+    running: set[asyncio.Task[R]] = set()
+    try:
+        while True:
+            while len(running) < concurrency and (item := next(waiting, None)) is not None:
+                running.add(asyncio.create_task(work(item)))
+            if not running:
+                return
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                yield task.result()
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from concurrent.futures import wait
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from stepsearch.search.background import background
-from stepsearch.search.batching import Batcher
+from stepsearch.search.batching import Batcher, each
 from stepsearch.search.contracts import (
     Aggregation,
     Extensible,
@@ -127,26 +127,9 @@ class Engine:
         """Solve one problem on the caller's event loop."""
         return await self._execute(self._start(problem))
 
-    async def asolve_many(self, problems: Iterable[Problem | str]) -> AsyncIterator[Solution]:
+    def asolve_many(self, problems: Iterable[Problem | str]) -> AsyncGenerator[Solution, None]:
         """Solve problems concurrently on the caller's event loop; yield each as it finishes."""
-        source = iter(problems)
-        running: set[asyncio.Task[Solution]] = set()
-        try:
-            while True:
-                while len(running) < self._concurrency:
-                    problem = next(source, None)
-                    if problem is None:
-                        break
-                    running.add(asyncio.create_task(self._solve_apart(problem)))
-                if not running:
-                    return
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    yield task.result()
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+        return each(self._solve_apart, problems, self._concurrency)
 
     def solve(
         self, problem: Problem | str, *, watch: Callable[[Usage], object] | None = None

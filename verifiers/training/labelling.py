@@ -15,6 +15,7 @@ from typing import Any, Literal, cast, get_args
 from tqdm import tqdm
 
 from stepsearch.search.background import background
+from stepsearch.search.batching import each
 from stepsearch.search.contracts import Policy, SamplingParams
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.task import Task, get_task
@@ -22,7 +23,7 @@ from stepsearch.verifiers.training.hand import DEFAULT, Layout, from_hand, load_
 from stepsearch.verifiers.training.lines import Journal, Row, read_lines
 from stepsearch.verifiers.training.monte_carlo import RolloutLabels, Value
 from stepsearch.verifiers.training.outcome import OutcomeLabels, Steps
-from stepsearch.verifiers.training.rollouts import Rollouts, each, write_all
+from stepsearch.verifiers.training.rollouts import Rollouts, write_all
 
 _log = logging.getLogger(__name__)
 Method = Literal["outcome", "checker", "both", "monte_carlo", "bisection", "hand"]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tqdm import tqdm
 
 from stepsearch.search.background import background
+from stepsearch.search.batching import each
 from stepsearch.search.contracts import Policy, Samples, SamplingParams
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.seeding import Seeder
@@ -19,8 +19,6 @@ from stepsearch.search.tree import ROOT, Chain, Tree
 from stepsearch.search.types import Step
 from stepsearch.verifiers.training.lines import Journal, Row
 from stepsearch.verifiers.training.questions import Question, read_questions
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,27 +127,6 @@ def _plain(steps: Sequence[Step], seed: int, token_ids: bool) -> dict[str, Any]:
     if token_ids and all(step.token_ids for step in steps):
         found["steps"] = [{"text": s.text, "token_ids": list(s.token_ids)} for s in steps]
     return found
-
-
-async def each(
-    work: Callable[[T], Awaitable[Row]], items: Sequence[T], concurrency: int
-) -> AsyncIterator[Row]:
-    """The results of all items in the order they are done, so many of them in progress at once."""
-    waiting = iter(items)
-    running: set[asyncio.Task[Row]] = set()
-    try:
-        while True:
-            while len(running) < concurrency and (item := next(waiting, None)) is not None:
-                running.add(asyncio.ensure_future(work(item)))
-            if not running:
-                return
-            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                yield task.result()
-    finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
 
 
 async def _write(rows: AsyncIterator[Row], journal: Journal, total: int, what: str) -> None:
