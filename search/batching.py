@@ -11,10 +11,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def is_cancellation(error: BaseException) -> bool:
-    """Whether an error cancels the current task, rather than being raised by what it called."""
+def is_cancelled() -> bool:
+    """Whether somebody cancelled the current task, whatever what it called made of that.
+
+    A `CancelledError` alone does not say so: what is called may raise one of its own, or turn the
+    one that it gets into another error, or go on.
+    """
     task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+    return task is not None and task.cancelling() > 0
 
 
 class _Group(NamedTuple, Generic[T, R]):
@@ -124,8 +128,8 @@ class Batcher(Generic[T, R]):
             results[:0]  # each group gets a part
             return results
         except (Exception, asyncio.CancelledError, SystemExit) as error:
-            if is_cancellation(error):
-                raise
+            if is_cancelled():
+                raise asyncio.CancelledError from error
             if len(items) == 1:
                 if isinstance(error, Exception):
                     return [error]

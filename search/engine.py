@@ -59,7 +59,8 @@ class Engine:
             `Solution.score`, a share being of fewer votes.
         confidence: for `likely`, between 0.5 and 1.
         concurrency: most problems in progress at once.
-        trace: a file that gets one JSON line per problem.
+        trace: a file that gets one JSON line per problem. A line that cannot be written is logged
+            as an error; the solution is returned all the same.
 
     Raises:
         ConfigurationError: settings that contradict each other.
@@ -232,7 +233,10 @@ class Engine:
     async def _execute(self, run: Run) -> Solution:
         solution = await run.execute(self._batcher())
         if self._trace is not None:
-            self._trace.write(solution)
+            try:
+                self._trace.write(solution)
+            except OSError:  # the disk is full: what was found is worth more than its record
+                _log.exception("problem %r: its trace could not be written", solution.problem.id)
         return solution
 
     def _batcher(self) -> Batcher[Chain, StepScores] | None:

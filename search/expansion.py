@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stepsearch.search.arrivals import Arrivals, Candidates
-from stepsearch.search.batching import Batcher, is_cancellation
+from stepsearch.search.batching import Batcher, is_cancelled
 from stepsearch.search.contracts import (
     NewestScores,
     Policy,
@@ -179,8 +179,8 @@ class Expansion:
         try:
             await self._collect(start, stop, size)
         except (Exception, asyncio.CancelledError, SystemExit) as error:
-            if is_cancellation(error):
-                raise
+            if is_cancelled():
+                raise asyncio.CancelledError from error
             known = isinstance(error, StepsearchError)
             failure = error if known else PolicyError(f"{type(error).__name__}: {error}")
             for arrival in self._waited_for[start:stop]:
@@ -197,6 +197,8 @@ class Expansion:
         missing = stop - start
         async for found in self._policy.sample(chains, seeds, params):
             missing -= self._arrive(found, start, stop, whole=size == self._params.max_tokens)
+        if is_cancelled():
+            raise asyncio.CancelledError
         if missing:
             raise PolicyError(
                 f"the policy returned {stop - start - missing} of {stop - start} continuations"

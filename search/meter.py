@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from stepsearch.search.arrivals import Arrivals, plus
 from stepsearch.search.contracts import NewestScores, StepScores
 from stepsearch.search.types import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedScores(StepScores):
+    """Scores that a resumed search was given before; they are counted in what it had spent."""
 
 
 class Meter:
@@ -53,12 +59,13 @@ class Meter:
 
     def scored(self, scores: Sequence[StepScores]) -> None:
         """Count scored chains."""
-        self.verifier_calls += len(scores)
         computed: Sequence[int | None] | None
         reused: Sequence[int | None] | None
         if isinstance(scores, NewestScores):
+            self.verifier_calls += len(scores)
             computed, reused = scores.tokens, scores.tokens_reused
         else:
+            self.verifier_calls += sum(not isinstance(s, CarriedScores) for s in scores)
             computed = [s.tokens for s in scores]
             reused = [s.tokens_reused for s in scores]
         self.verifier_tokens = _sum(self.verifier_tokens, computed)

@@ -28,7 +28,8 @@ def patient(
 ) -> Callable[[Sequence[Chain]], Awaitable[Sequence[StepScores | Exception]]]:
     """The verifier's `score`, asked again after an outage.
 
-    When it stays out of reach every chain gets a `VerifierError` in place of scores.
+    At last each chain is asked for alone; one for which the verifier stays out of reach gets a
+    `VerifierError` in place of scores.
     """
 
     async def score(chains: Sequence[Chain]) -> Sequence[StepScores | Exception]:
@@ -38,17 +39,27 @@ def patient(
             except OUTAGES as error:
                 _log.warning("verifier %r: %r; asked again in %g s", _name(verifier), error, wait)
                 await asyncio.sleep(wait)
-        try:
-            return await verifier.score(chains)
-        except OUTAGES as error:
-            return [_given_up(verifier, error)] * len(chains)
+        return await _last_time(verifier, chains)
 
     return score
 
 
+async def _last_time(
+    verifier: Verifier, chains: Sequence[Chain]
+) -> Sequence[StepScores | Exception]:
+    try:
+        return await verifier.score(chains)
+    except OUTAGES as error:
+        if len(chains) == 1:
+            return [_given_up(verifier, error)]
+    # It may be one of them that breaks the connection; the others are not to suffer from it.
+    alone = await asyncio.gather(*(_last_time(verifier, [chain]) for chain in chains))
+    return [scores for [scores] in alone]
+
+
 def _given_up(verifier: Verifier, error: Exception) -> VerifierError:
     return VerifierError(
-        f"verifier {_name(verifier)!r} was out of reach {len(WAITS) + 1} times in {sum(WAITS):g} s "
+        f"verifier {_name(verifier)!r} was out of reach for {sum(WAITS):g} s "
         f"({type(error).__name__}: {error}); see that its server runs"
     )
 

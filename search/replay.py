@@ -22,7 +22,7 @@ from stepsearch.search.contracts import (
     VerifierSpec,
 )
 from stepsearch.search.errors import ConfigurationError, TraceError
-from stepsearch.search.meter import Meter
+from stepsearch.search.meter import CarriedScores, Meter
 from stepsearch.search.seeding import Seeder
 from stepsearch.search.steps import STOP_CODES
 from stepsearch.search.tree import FAILED, SCORED, UNSCORED, Chain, ScoreColumn, Tree
@@ -98,16 +98,14 @@ class ReplayVerifier:
         saved: as for `ReplayPolicy`; its nodes have the ids that they get again.
         spec: what the verifier declared.
         batcher: takes the other chains to the verifier.
-        meter: as for `ReplayPolicy`.
     """
 
     def __init__(
-        self, saved: Tree, spec: VerifierSpec, batcher: Batcher[Chain, StepScores], meter: Meter
+        self, saved: Tree, spec: VerifierSpec, batcher: Batcher[Chain, StepScores]
     ) -> None:
         self._saved = saved
         self._spec = spec
         self._batcher = batcher
-        self._meter = meter
         # Siblings may begin alike and go on differently.
         self._children: dict[tuple[int, str, tuple[int, ...]], list[int]] = {}
         for node in range(1, num_whole(saved)):
@@ -118,7 +116,6 @@ class ReplayVerifier:
         """See `Verifier.score`."""
         known = [self._known(chain) for chain in chains]
         missing = [chain for chain, scores in zip(chains, known, strict=True) if scores is None]
-        self._meter.verifier_calls -= len(chains) - len(missing)
         rest = iter(await self._batcher.submit(missing) if missing else ())
         found = []
         for scores in known:
@@ -134,12 +131,12 @@ class ReplayVerifier:
         if node is None or column is None or column.status[node] == UNSCORED:
             return None
         if column.status[node] == FAILED:
-            return StepScores(failure=column.failures[node])
+            return CarriedScores(failure=column.failures[node])
         new = self._saved.path(node)[-chain.num_new :]
         parts = {name: self._values(part, new) for name, part in self._saved.scores.items()}
         values = parts.pop(self._spec.name)
         notes = tuple(column.notes.get(step, "") for step in new[-len(values) :])
-        return StepScores(values=values, notes=notes if any(notes) else (), parts=parts)
+        return CarriedScores(values=values, notes=notes if any(notes) else (), parts=parts)
 
     def _find(self, chain: Chain) -> int | None:
         """The first saved node whose chain is the same."""

@@ -206,7 +206,7 @@ class Run:
         if verifier is None or batcher is None:
             return None
         if self._saved is not None:
-            replay = ReplayVerifier(self._saved, verifier.spec, batcher, self.meter)
+            replay = ReplayVerifier(self._saved, verifier.spec, batcher)
             batcher = Batcher(replay.score, max_in_flight=None)
         return Scorebook(tree, verifier, self._settings.aggregation, ledger, batcher, self.meter)
 

@@ -55,5 +55,14 @@ def run_virtual(work: Coroutine[Any, Any, T]) -> tuple[T, float]:
     try:
         return loop.run_until_complete(work), loop.now
     finally:
+        loop.run_until_complete(_cancel_others())
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+async def _cancel_others() -> None:
+    """End what is left, as `asyncio.run` does."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -94,6 +94,29 @@ def test_a_cancellation_from_within_is_a_failure_of_that_problem(part: str) -> N
     assert stops == {"a": "done", "b": f"{part}_failed", "c": "done"}
 
 
+@pytest.mark.parametrize("how", ["swallows", "turns into an error"])
+def test_a_policy_that_does_not_heed_a_cancellation_ends_all_the_same(how: str) -> None:
+    class Deaf:
+        def __init__(self) -> None:
+            self.inner, self.asked = random_policy(), 0
+            self.spec = self.inner.spec
+
+        async def sample(self, chains, seeds, params):
+            self.asked += 1
+            try:
+                await asyncio.sleep(4)
+            except asyncio.CancelledError:
+                if how != "swallows":
+                    raise RuntimeError("the request was aborted") from None
+            async for found in self.inner.sample(chains, seeds, params):
+                yield found
+
+    policy = Deaf()
+    search = engine(Beam(n=4, width=2), policy, hash_verifier(), budget=LONG)
+    solution, passed = run_virtual(search.asolve("q"))
+    assert (solution.stop, passed, policy.asked) == ("budget", 10, 3)
+
+
 def test_problems_that_cannot_be_solved_do_not_end_the_run() -> None:
     search = engine(BestOfN(n=2), random_policy(), hash_verifier())
     solutions = list(search.solve_many(["a", " ", "c", "\ud800 half a character"]))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 from support.clock import run_virtual
@@ -241,6 +242,14 @@ def test_cancelling_an_awaited_search_leaves_nothing_behind() -> None:
     left, passed = run_virtual(run())
     assert left == 0
     assert passed == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
+def test_a_trace_that_cannot_be_written_does_not_lose_the_solution(caplog) -> None:
+    search = engine(Beam(), random_policy(), hash_verifier(), trace="/dev/full")
+    assert [solution.stop for solution in search.solve_many(["a", "b"])] == ["done", "done"]
+    assert caplog.text.count("its trace could not be written") == 2
+    assert "No space left on device" in caplog.text
 
 
 def test_closing_the_stream_cancels_what_is_under_way() -> None:

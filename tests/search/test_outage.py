@@ -8,12 +8,14 @@ import pytest
 from support.clock import run_virtual
 from support.worlds import engine, fingerprint, hash_verifier, latency, random_policy
 
-from stepsearch.search.contracts import StepScores, Verifier
+from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
+from stepsearch.search.contracts import Policy, StepScores, Verifier
 from stepsearch.search.outage import WAITS
 from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.tree import FAILED, SCORED, Chain
 from stepsearch.search.types import Problem, Solution
+from stepsearch.verifiers.scripted import ScriptedVerifier
 
 BEAM = Beam(n=8, width=4)
 
@@ -40,8 +42,10 @@ def unsteady(gone: range, error: type[Exception] = ConnectionError) -> Unsteady:
     return Unsteady(hash_verifier(), gone, error)
 
 
-def solved(verifier: Verifier, strategy: Beam | BestOfN = BEAM) -> tuple[Solution, float]:
-    made = engine(strategy, random_policy(), verifier, select="best")
+def solved(
+    verifier: Verifier, strategy: Beam | BestOfN = BEAM, policy: Policy | None = None
+) -> tuple[Solution, float]:
+    made = engine(strategy, policy or random_policy(), verifier, select="best")
     return run_virtual(made.asolve("q"))
 
 
@@ -60,9 +64,27 @@ def test_a_verifier_that_stays_away_is_reported() -> None:
     solution, seconds = solved(verifier)
     assert solution.stop == "verifier_failed"
     assert solution.error is not None
-    assert "was out of reach 4 times in 10.5 s (ConnectionError: nobody answers)" in solution.error
+    assert "was out of reach for 10.5 s (ConnectionError: nobody answers)" in solution.error
     assert seconds == pytest.approx(sum(WAITS))
-    assert verifier.calls == 2 + len(WAITS) + 1, "asked together, not one by one"
+    assert verifier.calls == 2 + len(WAITS) + 1 + 8, "one by one the last time only"
+
+
+def test_a_chain_that_breaks_the_connection_fails_alone() -> None:
+    class Long(ScriptedVerifier):
+        async def score(self, chains: Sequence[Chain]) -> Sequence[StepScores]:
+            if any("9" in chain.steps[-1].text for chain in chains):
+                raise TimeoutError("too long")
+            return await super().score(chains)
+
+    verifier = Long(score_fn=lambda chain: 0.5)
+    texts = [f"#### {digit}" for digit in range(10)]
+    policy = ScriptedPolicy(lambda chain, seed: scripted_step(texts[seed % 10], "eos"))
+    solution, seconds = solved(verifier, BestOfN(n=40), policy)
+    assert solution.stop == "verifier_failed"
+    assert seconds == pytest.approx(sum(WAITS))
+    assert "9" in {candidate.answer for candidate in solution.candidates}
+    for candidate in solution.candidates:
+        assert (candidate.score is None) == (candidate.answer == "9")
 
 
 def test_no_candidate_gets_a_made_up_score() -> None:

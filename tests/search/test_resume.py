@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +21,9 @@ from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.strategies.mcts import Mcts
 from stepsearch.search.trace import Trace, decode, encode
+from stepsearch.verifiers.scripted import ScriptedVerifier
 
+BEAM = Beam(n=8, width=2)
 SAMPLING = SamplingParams(max_step_tokens=5, max_tokens=20)
 
 
@@ -150,6 +153,25 @@ def test_after_an_interruption() -> None:
         unlimited = replace(budget, seconds=None)
         resumed, _ = run_virtual(make(strategy, unlimited, salt=2).aresume(saved(first, cut)))
         assert tree_of(resumed) == tree_of(make(strategy, unlimited).solve("q"))
+
+
+def test_an_interrupted_resumption_has_spent_no_less() -> None:
+    """Saved scores that it had not come to enter were paid for all the same."""
+
+    def search(tokens: int, latency: float) -> Engine:
+        verifier = ScriptedVerifier(
+            score_fn=lambda chain: 0.5, latency=lambda chain: asyncio.sleep(latency)
+        )
+        budget = Budget(policy_tokens=tokens, seconds=5)
+        return engine(BEAM, random_policy(), verifier, budget=budget, sampling=SAMPLING)
+
+    first = search(40, 0.1)
+    cut, _ = run_virtual(first.asolve("q"))
+    assert cut.tree.num_whole is not None
+    resumed, seconds = run_virtual(search(200, 20).aresume(saved(first, cut)))
+    assert (resumed.stop, seconds) == ("budget", 5)
+    assert cut.tree.num_whole < len(resumed.tree)
+    assert resumed.usage.verifier_calls == cut.usage.verifier_calls == len(cut.tree) - 1
 
 
 def test_resumed_twice() -> None:
