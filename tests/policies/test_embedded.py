@@ -222,6 +222,7 @@ def _assert_weights_equal(folder: Path, gguf_path: Path) -> None:
         assert np.array_equal(found[name], weights), name
 
 
+@pytest.mark.slow
 def test_two_processes_build_one_folder(converted: Path, source: Source) -> None:
     assert is_intact(converted, source, check_hashes=True)
     assert json.loads((converted / MANIFEST).read_text())["base_sha256"] == source.gguf_sha256

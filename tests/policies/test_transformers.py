@@ -248,6 +248,7 @@ print("leaving")
 """
 
 
+@pytest.mark.slow
 def test_leaving_the_interpreter_with_requests_in_flight(tmp_path: Path) -> None:
     model = save_tiny(tmp_path / "model")
     result = subprocess.run(

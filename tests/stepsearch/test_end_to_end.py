@@ -108,12 +108,12 @@ def test_a_question_longer_than_the_context_samples_nothing(tiny) -> None:
 
 @pytest.mark.embedded
 def test_the_embedded_model_solves_with_the_rule(embedded_path: Path) -> None:
-    solution = solve("What is 2 + 2?", overrides=["search.n=4"], budget=300)
-    assert solution.usage.policy_tokens <= 300
+    solution = solve("What is 2 + 2?", overrides=["search.n=4"], budget=150)
+    assert solution.usage.policy_tokens <= 150
     assert solution.candidates
     for node in range(1, len(solution.tree)):
         assert solution.tree.scores["rule"].note(node)
-    again = solve("What is 2 + 2?", overrides=["search.n=4"], budget=300)
+    again = solve("What is 2 + 2?", overrides=["search.n=4"], budget=150)
     assert again.tree.tokens == solution.tree.tokens
 
 
