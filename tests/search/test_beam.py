@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from support.worlds import (
+    SCORES,
+    TABLE,
     engine,
     hash_verifier,
     outline,
@@ -21,24 +23,6 @@ from stepsearch.search.task import MathTask
 from stepsearch.verifiers.scripted import ScriptedVerifier
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-
-# Two first steps; below the weak one lies the best end, which a beam of one never sees.
-TABLE = {
-    "": ["left ", "right "],
-    "left ": ["good ", "bad "],
-    "right ": ["#### 9."],
-    "left good ": ["#### 1."],
-    "left bad ": ["#### 2."],
-}
-SCORES = {
-    "left ": 0.8,
-    "right ": 0.3,
-    "left good ": 0.9,
-    "left bad ": 0.1,
-    "right #### 9.": 0.85,
-    "left good #### 1.": 0.7,
-    "left bad #### 2.": 0.2,
-}
 
 
 def test_golden_tree() -> None:

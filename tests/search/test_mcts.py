@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.clock import run_virtual
 from support.worlds import (
+    SCORES,
+    TABLE,
     engine,
     fingerprint,
     fraction,
@@ -29,23 +31,6 @@ from stepsearch.verifiers.scripted import ScriptedVerifier
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 COLUMNS = ("visits", "value", "prior", "in_flight", "state", "open")
-
-TABLE = {
-    "": ["left ", "right "],
-    "left ": ["good ", "bad "],
-    "right ": ["#### 9."],
-    "left good ": ["#### 1."],
-    "left bad ": ["#### 2."],
-}
-SCORES = {
-    "left ": 0.8,
-    "right ": 0.3,
-    "left good ": 0.9,
-    "left bad ": 0.1,
-    "right #### 9.": 0.85,
-    "left good #### 1.": 0.7,
-    "left bad #### 2.": 0.2,
-}
 
 
 def with_statistics(tree: Tree) -> str:

@@ -16,6 +16,25 @@ from stepsearch.verifiers.scripted import ScriptedVerifier
 
 Table = Mapping[str, Sequence[str]]
 
+TABLE = {
+    "": ["left ", "right "],
+    "left ": ["good ", "bad "],
+    "right ": ["#### 9."],
+    "left good ": ["#### 1."],
+    "left bad ": ["#### 2."],
+}
+"""Two first steps; below the weak one lies the best end, which a beam of one never sees."""
+
+SCORES = {
+    "left ": 0.8,
+    "right ": 0.3,
+    "left good ": 0.9,
+    "left bad ": 0.1,
+    "right #### 9.": 0.85,
+    "left good #### 1.": 0.7,
+    "left bad #### 2.": 0.2,
+}
+
 
 def fraction(*parts: object) -> float:
     """A number in [0, 1) that depends on the parts only."""
