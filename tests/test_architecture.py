@@ -49,8 +49,8 @@ RUNS_MODELS = {
         *("text", "transformers", "worker"),
     },
     "verifiers": {
-        *("body", "generative", "heads", "implicit", "outcome", "training", "transformers"),
-        "vllm_body",
+        *("body", "generative", "heads", "implicit", "model_verifier", "outcome", "training"),
+        *("transformers", "vllm_body"),
     },
     "benchmarks": {"perf"},
 }

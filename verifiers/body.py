@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -107,48 +107,15 @@ class Body:
         """Parameters of the model."""
         return self.model.num_parameters
 
-    def close(self) -> None:
-        """Let the runner go; only for one that nobody shares."""
-        self.runner.close()
-
-    def uncached(self) -> Body:
-        """The same model with a runner that remembers nothing; close it after use."""
+    @contextmanager
+    def uncached(self) -> Iterator[Body]:
+        """The same model with a runner of its own that remembers nothing."""
         other = copy.copy(self)
         other.runner = CausalRunner(self.model, cache_bytes=0)
-        return other
-
-
-def scored(values: Sequence[float], computed: int, reused: int) -> StepScores:
-    """Scores as a result, or the failure that one of them is not finite."""
-    if all(map(math.isfinite, values)):
-        return StepScores(values=tuple(values), tokens=computed, tokens_reused=reused)
-    failure = ScoreFailure(
-        "not_a_number",
-        "the head's output is not finite; where dtype is float16, use bfloat16 or float32",
-    )
-    return StepScores(failure=failure, tokens=computed, tokens_reused=reused)
-
-
-def too_long(num_tokens: int, limit: int) -> ScoreFailure:
-    """The failure of an input above the limit; nothing is ever cut."""
-    return ScoreFailure(
-        "too_long",
-        f"the chain has {num_tokens} verifier tokens, the limit is "
-        f"{limit} (format.max_length and the model's context)",
-    )
-
-
-def raise_too_long(name: str, results: Sequence[object]) -> None:
-    """Raise `VerifierError` for the first input that is too long: `on_too_long` is `fail`."""
-    for result in results:
-        if isinstance(result, ScoreFailure) and result.kind == "too_long":
-            raise VerifierError(f"{name}: {result.message}")
-
-
-def check_on_too_long(value: str) -> None:
-    """Raise `ConfigurationError` unless `on_too_long` is known."""
-    if value not in ("drop", "fail"):
-        raise ConfigurationError(f"on_too_long={value!r} must be drop or fail")
+        try:
+            yield other
+        finally:
+            other.runner.close()
 
 
 def model_folder(location: str, revision: str | None) -> Path:

@@ -13,6 +13,8 @@ from stepsearch.search.errors import VerifierError
 from stepsearch.search.tree import Tree
 from stepsearch.search.types import Step
 from stepsearch.verifiers.formats.encoding import ChainEncoder, Turn
+from stepsearch.verifiers.formats.implicit import AnswerEncoder, ImplicitFormat
+from stepsearch.verifiers.formats.outcome import OutcomeFormat, SolutionEncoder
 from stepsearch.verifiers.formats.spec import StepFormat
 from stepsearch.verifiers.tokens import Tokens
 
@@ -63,6 +65,39 @@ def chain_encoder(
     return encoder, template
 
 
+def solution_encoder(
+    format: OutcomeFormat, tokenizer: PreTrainedTokenizerBase
+) -> tuple[SolutionEncoder, Template]:
+    """An encoder of whole chains in a format.
+
+    Raises:
+        VerifierError: the template does not do what the format says.
+        ConfigurationError: the template cannot be rendered.
+    """
+    prompt = prompt_encoder(tokenizer, format.system, format.template)
+
+    def judged(question: str, solution: str) -> list[int]:
+        return prompt.encode(format.request(question, solution))
+
+    encoder = SolutionEncoder(judged if format.ask == "judge" else prompt.encode_answered)
+    return encoder, checked_template(prompt, format.template_hash)
+
+
+def answer_encoder(
+    format: ImplicitFormat, tokenizer: PreTrainedTokenizerBase
+) -> tuple[AnswerEncoder, Template]:
+    """An encoder of chains for two language models.
+
+    Raises:
+        VerifierError: the template does not do what the format says.
+        ConfigurationError: the template cannot be rendered.
+    """
+    prompt = prompt_encoder(tokenizer, format.system, format.template)
+    template = checked_template(prompt, format.template_hash)
+    end = _end_of_turn(prompt, tokenizer)
+    return AnswerEncoder(format, prompt.encode, Tokens(tokenizer, joined=True), end), template
+
+
 def prompt_encoder(
     tokenizer: PreTrainedTokenizerBase,
     system: str | None,
@@ -98,11 +133,8 @@ def checked_template(prompt: PromptEncoder, expected: str | None) -> Template:
     return Template(prompt.template_hash, prompt.printed_date)
 
 
-def end_of_turn(
-    tokenizer: PreTrainedTokenizerBase, system: str | None, template: str | None
-) -> tuple[int, ...]:
+def _end_of_turn(prompt: PromptEncoder, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """Ids that a template writes behind an answer."""
-    prompt = prompt_encoder(tokenizer, system, template)
     whole = prompt.encode_answered(_PROBE_QUESTION, "7")
     answered = len(prompt.encode(_PROBE_QUESTION)) + len(Tokens(tokenizer, joined=True)("7"))
     return tuple(whole[answered:])

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import hashlib
 import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 
@@ -20,18 +18,18 @@ from stepsearch.policies.causal import DEFAULT_CACHE_BYTES, Encoded
 from stepsearch.search.contracts import ScoreFailure, StepScores, VerifierSpec
 from stepsearch.search.errors import VerifierError
 from stepsearch.search.tree import Chain
-from stepsearch.verifiers.body import Body, check_on_too_long, raise_too_long, scored, too_long
-from stepsearch.verifiers.encoders import checked_template, end_of_turn, prompt_encoder
-from stepsearch.verifiers.formats.implicit import AnswerEncoder, EncodedAnswer, ImplicitFormat
+from stepsearch.verifiers.body import Body
+from stepsearch.verifiers.encoders import answer_encoder
+from stepsearch.verifiers.formats.implicit import EncodedAnswer, ImplicitFormat
+from stepsearch.verifiers.model_verifier import ModelVerifier, check_on_too_long, scored
 from stepsearch.verifiers.selfcheck import require
-from stepsearch.verifiers.tokens import Tokens
 
 _MAX_SUMS = 1 << 15
 _MAX_LOGITS = 256
 _MAX_DISTANCE = 0.5
 
 
-class ImplicitVerifier:
+class ImplicitVerifier(ModelVerifier[EncodedAnswer]):
     """Scores a step with the sum of `beta * (logp - logp of reference)` up to it.
 
     The sum of a prefix does not change as the chain grows: keys, values and sums are kept. The
@@ -74,41 +72,25 @@ class ImplicitVerifier:
         selfcheck: bool = True,
     ) -> None:
         check_on_too_long(on_too_long)
-        form = format if isinstance(format, ImplicitFormat) else ImplicitFormat.from_mapping(format)
-        self.format = form
-        self._fails_when_too_long = on_too_long == "fail"
+        self.format = ImplicitFormat.from_mapping(format)
         sources = ((model, revision), (reference, reference_revision))
-        self._bodies = [
+        self._models = [
             Body(m, revision=r, device=device, dtype=dtype, cache_bytes=cache_bytes)
             for m, r in sources
         ]
-        distance = _checked_distance(*self._bodies)
-        tokenizer = self._bodies[0].tokenizer
-        prompt = prompt_encoder(tokenizer, form.system, form.template)
-        template = checked_template(prompt, form.template_hash)
-        end = end_of_turn(tokenizer, form.system, form.template)
-        tokens = Tokens(tokenizer, joined=True)
-        self._encode = AnswerEncoder(form, prompt.encode, tokens, end)
-        self._sums = _Sums()
-        self._max_length = min(body.max_length(form.max_length) for body in self._bodies)
-        sizes = [body.model.num_parameters for body in self._bodies]
-        self.spec = VerifierSpec(
-            name=name,
-            range="unbounded",
-            aggregation=form.aggregation,
-            threshold=form.threshold,
-            max_length=self._max_length,
-            # Tokens are counted at both models.
-            num_parameters=sum(sizes) // len(sizes),
+        distance = _checked_distance(*self._models)
+        self._set_up(
+            self.format,
+            name,
+            self._models,
+            answer_encoder(self.format, self._models[0].tokenizer),
+            on_too_long=on_too_long,
             provenance={
-                **self._bodies[0].provenance,
-                "reference": self._bodies[1].provenance,
+                "reference": self._models[1].provenance,
                 "reference_distance": distance,
-                "template_hash": template.hash,
-                "template_date": template.date,
-                "format": asdict(form),
             },
         )
+        self._sums = _Sums()
         if selfcheck:
             require(self)
 
@@ -117,14 +99,7 @@ class ImplicitVerifier:
         cls, *, format: ImplicitFormat | Mapping[str, Any], name: str = "prm", **_: Any
     ) -> VerifierSpec:
         """What the scores mean, told by the format alone; the other settings do not matter."""
-        if not isinstance(format, ImplicitFormat):
-            format = ImplicitFormat.from_mapping(format)
-        return VerifierSpec(
-            name=name,
-            range="unbounded",
-            aggregation=format.aggregation,
-            threshold=format.threshold,
-        )
+        return ImplicitFormat.from_mapping(format).declare(name)
 
     def count_tokens(self, chain: Chain) -> int:
         """Tokens that the newest steps add at both models, or of the prompt without steps."""
@@ -137,31 +112,7 @@ class ImplicitVerifier:
         # The last token is predicted, not read.
         return 2 * (encoded.ends[-1] - known - (known == encoded.num_prompt))
 
-    async def score(self, chains: Sequence[Chain]) -> list[StepScores]:
-        """Score the newest steps of every chain; all chains are handed to the runners at once.
-
-        Raises:
-            VerifierError: a model cannot be run any more, or a chain is too long and
-                `on_too_long` is `fail`.
-        """
-        encoded = [self.encode(chain) for chain in chains]
-        if self._fails_when_too_long:
-            raise_too_long(self.spec.name, encoded)
-        pairs = zip(chains, encoded, strict=True)
-        return await asyncio.gather(*(self._score_one(c, e) for c, e in pairs))
-
-    def encode(self, chain: Chain) -> EncodedAnswer | ScoreFailure:
-        """What the models read for a chain."""
-        encoded = self._encode(chain)
-        if isinstance(encoded, EncodedAnswer) and len(encoded.ids) > self._max_length:
-            return too_long(len(encoded.ids), self._max_length)
-        return encoded
-
-    async def _score_one(self, chain: Chain, encoded: EncodedAnswer | ScoreFailure) -> StepScores:
-        if isinstance(encoded, ScoreFailure):
-            return StepScores(failure=encoded)
-        if not chain.num_new:
-            return StepScores()
+    async def _score_one(self, chain: Chain, encoded: EncodedAnswer) -> StepScores:
         ids = encoded.ids
         before = encoded.breaks[-1 - chain.num_new]
         known = self._sums.get(ids[:before])
@@ -190,22 +141,16 @@ class ImplicitVerifier:
         targets = torch.tensor(ids)
         ours, theirs = (
             _log_probabilities(body, state, targets)
-            for body, state in zip(self._bodies, states, strict=True)
+            for body, state in zip(self._models, states, strict=True)
         )
         return (self.format.beta * (ours - theirs)).cumsum(0)
 
     @contextmanager
-    def uncached(self) -> Iterator[ImplicitVerifier]:
+    def uncached(self) -> Iterator[Self]:
         """The same models without caches: what is scored neither uses nor fills them."""
-        probe = copy.copy(self)
-        probe._bodies = [body.uncached() for body in self._bodies]
-        probe._sums = _Sums()
-        probe._fails_when_too_long = False
-        try:
+        with super().uncached() as probe:
+            probe._sums = _Sums()
             yield probe
-        finally:
-            for body in probe._bodies:
-                body.runner.close()
 
 
 class _Sums:

@@ -110,20 +110,8 @@ class TrainedVerifier:
         """What the scores mean, told by the folder alone."""
         spec = read_spec(model)
         if spec["kind"] == "outcome":
-            outcome = OutcomeFormat.from_mapping(spec["format"])
-            return VerifierSpec(
-                name=name or _name(spec),
-                kind="outcome",
-                range=outcome.head.range,
-                threshold=outcome.threshold,
-            )
-        step = StepFormat.from_mapping(spec["format"])
-        return VerifierSpec(
-            name=name or _name(spec),
-            range=step.head.range,
-            aggregation=step.aggregation,
-            threshold=step.threshold,
-        )
+            return OutcomeFormat.from_mapping(spec["format"]).declare(name or _name(spec))
+        return StepFormat.from_mapping(spec["format"]).declare(name or _name(spec))
 
 
 def _name(spec: dict[str, Any]) -> str:

@@ -7,16 +7,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stepsearch.search.errors import ConfigurationError
-from stepsearch.verifiers.body import check_on_too_long
 from stepsearch.verifiers.formats.outcome import OutcomeFormat
 from stepsearch.verifiers.formats.spec import StepFormat
+from stepsearch.verifiers.model_verifier import HeadVerifier, check_on_too_long
 from stepsearch.verifiers.outcome import OutcomeVerifier
-from stepsearch.verifiers.selfcheck import require
 from stepsearch.verifiers.transformers import TransformersVerifier
 from stepsearch.verifiers.vllm_body import VllmBody
 
 
-class VllmVerifier(TransformersVerifier):
+class _HasEngine(HeadVerifier):
+    def close(self) -> None:
+        """Stop the engine and give its memory back. Closing twice does nothing."""
+        for body in self._bodies:
+            assert isinstance(body, VllmBody)
+            body.close()
+
+
+class VllmVerifier(_HasEngine, TransformersVerifier):
     """Scores every step as `TransformersVerifier` does, on a vLLM engine of its own.
 
     Of a prefix that was scored before, vLLM computes again at most one block (16 tokens on a GPU).
@@ -57,21 +64,13 @@ class VllmVerifier(TransformersVerifier):
         engine: Mapping[str, Any] | None = None,
     ) -> None:
         check_on_too_long(on_too_long)
-        self.format = format if isinstance(format, StepFormat) else StepFormat.from_mapping(format)
-        self._fails_when_too_long = on_too_long == "fail"
+        self.format = StepFormat.from_mapping(format)
         settings = _settings(adapter, device, dtype, cache_bytes, engine)
         body = VllmBody(model, format=self.format.head, revision=revision, engine=settings)
-        self._set_up(body, name)
-        if selfcheck:
-            require(self)
-
-    def close(self) -> None:
-        """Stop the engine and give its memory back. Closing twice does nothing."""
-        assert isinstance(self._body, VllmBody)
-        self._body.engine.close()
+        self._load(self.format, body, name, on_too_long=on_too_long, selfcheck=selfcheck)
 
 
-class VllmOutcomeVerifier(OutcomeVerifier):
+class VllmOutcomeVerifier(_HasEngine, OutcomeVerifier):
     """Scores whole chains as `OutcomeVerifier` does, on a vLLM engine of its own.
 
     Args: as for `VllmVerifier`, with an `OutcomeFormat`.
@@ -93,19 +92,10 @@ class VllmOutcomeVerifier(OutcomeVerifier):
         engine: Mapping[str, Any] | None = None,
     ) -> None:
         check_on_too_long(on_too_long)
-        form = format if isinstance(format, OutcomeFormat) else OutcomeFormat.from_mapping(format)
-        self.format = form
-        self._fails_when_too_long = on_too_long == "fail"
+        self.format = OutcomeFormat.from_mapping(format)
         settings = _settings(adapter, device, dtype, cache_bytes, engine)
-        body = VllmBody(model, format=form.head, revision=revision, engine=settings)
-        self._set_up(body, name)
-        if selfcheck:
-            require(self)
-
-    def close(self) -> None:
-        """Stop the engine and give its memory back. Closing twice does nothing."""
-        assert isinstance(self._body, VllmBody)
-        self._body.engine.close()
+        body = VllmBody(model, format=self.format.head, revision=revision, engine=settings)
+        self._load(self.format, body, name, on_too_long=on_too_long, selfcheck=selfcheck)
 
 
 def _settings(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -140,14 +141,16 @@ class VllmBody:
         """The longest input: the format's limit or the engine's."""
         return min(limit or self.engine.max_length, self.engine.max_length)
 
-    def uncached(self) -> VllmBody:
+    @contextmanager
+    def uncached(self) -> Iterator[VllmBody]:
         """The same engine, its prefix cache unread."""
         other = copy.copy(self)
         other._cached = False
-        return other
+        yield other
 
     def close(self) -> None:
-        """Nothing: `uncached` shares the engine."""
+        """Stop the engine and give its memory back. Closing twice does nothing."""
+        self.engine.close()
 
 
 async def _all(reads: Sequence[Any]) -> list[tuple[torch.Tensor, int, int]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from stepsearch.search.contracts import Aggregation, ScoreFailure
+from stepsearch.search.contracts import Aggregation, ScoreFailure, VerifierSpec
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.tree import Chain
 from stepsearch.verifiers.formats.encoding import check_text
@@ -69,13 +69,21 @@ class ImplicitFormat:
             raise ConfigurationError(f"format.max_length={self.max_length} must be at least 1")
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> ImplicitFormat:
-        """Build a format from a configuration mapping.
+    def from_mapping(cls, mapping: ImplicitFormat | Mapping[str, Any]) -> ImplicitFormat:
+        """A format from a configuration mapping; a format stays one.
 
         Raises:
             ConfigurationError: a key is unknown or missing, or a value does not fit.
         """
+        if isinstance(mapping, ImplicitFormat):
+            return mapping
         return cls(**known_values(cls, "format", mapping))
+
+    def declare(self, name: str) -> VerifierSpec:
+        """What the scores mean, told by the format alone."""
+        return VerifierSpec(
+            name=name, range="unbounded", aggregation=self.aggregation, threshold=self.threshold
+        )
 
 
 class EncodedAnswer(NamedTuple):

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
+from stepsearch.search.contracts import ScoreFailure, VerifierSpec
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.tree import Chain
+from stepsearch.verifiers.formats.encoding import EncodedChain, check_text
 from stepsearch.verifiers.formats.reading import check_choice, known_values
 from stepsearch.verifiers.formats.readout import HeadFormat, TokensFormat, read_readout
 
 Ask = Literal["answer", "judge"]
+_MAX_CHAINS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +67,23 @@ class OutcomeFormat:
             raise ConfigurationError(f"format.max_length={self.max_length} must be at least 1")
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> OutcomeFormat:
-        """Build a format from a configuration mapping, `head` being a nested one.
+    def from_mapping(cls, mapping: OutcomeFormat | Mapping[str, Any]) -> OutcomeFormat:
+        """A format from a configuration mapping, `head` being a nested one; a format stays one.
 
         Raises:
             ConfigurationError: a key is unknown or missing, or a value does not fit.
         """
+        if isinstance(mapping, OutcomeFormat):
+            return mapping
         values = known_values(cls, "format", mapping)
         values["head"] = read_readout("format.head", values["head"])
         return cls(**values)
+
+    def declare(self, name: str) -> VerifierSpec:
+        """What the scores mean, told by the format alone."""
+        return VerifierSpec(
+            name=name, kind="outcome", range=self.head.range, threshold=self.threshold
+        )
 
     def request(self, question: str, solution: str) -> str:
         """The user turn of `ask=judge`."""
@@ -79,3 +93,33 @@ class OutcomeFormat:
             return f"{start}{solution}{middle}{question}{after}"
         middle, _, end = after.partition("{solution}")
         return f"{before}{question}{middle}{solution}{end}"
+
+
+class SolutionEncoder:
+    """Encodes whole chains, read at their last id; those met before are remembered.
+
+    Safe to call from several threads.
+
+    Args:
+        encode: ids of a question and its solution, plain text whatever they look like.
+    """
+
+    def __init__(self, encode: Callable[[str, str], list[int]]) -> None:
+        self._encode = encode
+        # A fast tokenizer holds state that a call may change, so calls must not overlap.
+        self._lock = threading.Lock()
+        self._ids = lru_cache(_MAX_CHAINS)(self._encode_texts)
+
+    def __call__(self, chain: Chain) -> EncodedChain | ScoreFailure:
+        """Encode a chain: nothing of a longer or shorter one's input counts as known."""
+        ids = self._ids(chain.question, "".join(chain.texts).rstrip())
+        if isinstance(ids, ScoreFailure):
+            return ids
+        return EncodedChain(ids, [len(ids) - 1] if chain.num_new else [], 0)
+
+    def _encode_texts(self, question: str, solution: str) -> list[int] | ScoreFailure:
+        failure = check_text(question, ()) or check_text(solution, ())
+        if failure:
+            return failure
+        with self._lock:
+            return self._encode(question, solution)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stepsearch.search.contracts import Aggregation
+from stepsearch.search.contracts import Aggregation, VerifierSpec
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.verifiers.formats.reading import check_choice, known_values
 from stepsearch.verifiers.formats.readout import HeadFormat, TokensFormat, read_readout
@@ -113,18 +113,30 @@ class StepFormat:
             )
 
     @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any]) -> StepFormat:
-        """Build a format from a configuration mapping, `head` being a nested one.
+    def from_mapping(cls, mapping: StepFormat | Mapping[str, Any]) -> StepFormat:
+        """A format from a configuration mapping, `head` being a nested one; a format stays one.
 
         Raises:
             ConfigurationError: a key is unknown or missing, or a value does not fit.
         """
+        if isinstance(mapping, StepFormat):
+            return mapping
         values = known_values(cls, "format", mapping)
         values["head"] = read_readout("format.head", values["head"])
         if values.get("mark_ids") is not None:
             values["mark_ids"] = tuple(int(i) for i in values["mark_ids"])
         values["reserved"] = tuple(values.get("reserved") or ())
         return cls(**values)
+
+    def declare(self, name: str) -> VerifierSpec:
+        """What the scores mean, told by the format alone."""
+        return VerifierSpec(
+            name=name,
+            range=self.head.range,
+            aggregation=self.aggregation,
+            threshold=self.threshold,
+            reserved=self.reserved,
+        )
 
     def clean(self, step: str) -> str:
         """The text of a step that is encoded, without a label."""

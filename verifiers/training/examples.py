@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from stepsearch.search.contracts import ScoreFailure
 from stepsearch.search.errors import ConfigurationError
-from stepsearch.verifiers.encoders import chain_encoder, prompt_encoder
+from stepsearch.verifiers.encoders import chain_encoder, solution_encoder
 from stepsearch.verifiers.formats.outcome import OutcomeFormat
 from stepsearch.verifiers.formats.spec import StepFormat
 from stepsearch.verifiers.stepwise import chain_of
@@ -128,15 +128,13 @@ def step_encoder(format: StepFormat, tokenizer: PreTrainedTokenizerBase) -> Enco
 
 def outcome_encoder(format: OutcomeFormat, tokenizer: PreTrainedTokenizerBase) -> Encoder:
     """Encodes the whole solution, with the outcome at its last token."""
-    prompt = prompt_encoder(tokenizer, format.system, format.template)
+    encode, _ = solution_encoder(format, tokenizer)
 
     def encoder(solution: Labelled) -> tuple[list[int], list[int], list[Label]] | ScoreFailure:
-        text = "".join(chain_of(solution.problem, solution.steps).texts).rstrip()
-        if format.ask == "judge":
-            ids = prompt.encode(format.request(solution.problem, text))
-        else:
-            ids = prompt.encode_answered(solution.problem, text)
-        return ids, [len(ids) - 1], [solution.outcome]
+        found = encode(chain_of(solution.problem, solution.steps))
+        if isinstance(found, ScoreFailure):
+            return found
+        return found.ids, found.positions, [solution.outcome]
 
     return encoder
 

@@ -122,14 +122,12 @@ class Scorer(nn.Module):
 
 def train_prm(settings: ScorerSettings, format: dict[str, Any] | StepFormat) -> Path:
     """Train a process reward model on the labels of steps; returns its folder."""
-    form = format if isinstance(format, StepFormat) else StepFormat.from_mapping(format)
-    return _train("step", settings, form)
+    return _train("step", settings, StepFormat.from_mapping(format))
 
 
 def train_orm(settings: ScorerSettings, format: dict[str, Any] | OutcomeFormat) -> Path:
     """Train an outcome reward model on the outcomes of solutions; returns its folder."""
-    form = format if isinstance(format, OutcomeFormat) else OutcomeFormat.from_mapping(format)
-    return _train("outcome", settings, form)
+    return _train("outcome", settings, OutcomeFormat.from_mapping(format))
 
 
 def _train(
