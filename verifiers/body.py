@@ -21,6 +21,7 @@ from stepsearch.search.contracts import ScoreFailure, StepScores
 from stepsearch.search.errors import ConfigurationError, PolicyError, VerifierError
 from stepsearch.verifiers.formats.readout import HeadFormat, TokensFormat
 from stepsearch.verifiers.heads import Head, read_head, token_head
+from stepsearch.verifiers.labels import check_labels
 from stepsearch.verifiers.tokens import token_ids
 
 
@@ -81,6 +82,7 @@ class Body:
                 return token_head(self.model, token_ids(format, self.tokenizer))
             except ConfigurationError as error:
                 raise VerifierError(str(error)) from error
+        check_labels(format, self.model.config)
         return read_head(self._weights, format, self.model.shapes.hidden_size, self.model.device)
 
     async def hidden(

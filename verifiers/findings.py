@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from stepsearch.search.aggregate import aggregate
 from stepsearch.search.contracts import StepScores, VerifierSpec
 
 Status = Literal["ok", "warning", "failed", "skipped"]
+
+_NOISE = 0.05
+"""A mean difference below this part of the range of scores is none."""
 
 
 class Finding(NamedTuple):
@@ -101,21 +103,51 @@ def agree(
 
 
 def order(spec: VerifierSpec, scores: Sequence[StepScores]) -> Finding:
-    """Right proofs score above corrupted ones; `scores` are good, bad, good, bad and so on."""
+    """Right answers score above corrupted ones; `scores` are right, wrong, right, wrong and so on.
+
+    A weak verifier comes out near one half and is only warned of: 120 random models won 3 to 9 of
+    12 pairs. One that prefers the wrong answer in all pairs, or in all but one, has learnt the
+    difference and is read upside down.
+    """
     check = "good above corrupted"
-    if any(score.failure is not None for score in scores):
-        return Finding(check, "skipped", "not every proof was scored")
-    values = [aggregate(spec.aggregation, score.values) or 0.0 for score in scores]
-    won = sum(good > bad for good, bad in zip(values[::2], values[1::2], strict=True))
-    seen = f"{won} of {len(scores) // 2} right proofs score above the same with an error"
-    if 4 * won > len(scores):
+    if any(score.failure is not None or not score.values for score in scores):
+        return Finding(check, "skipped", "not every answer was scored")
+    values = [score.values[-1] for score in scores]
+    pairs = list(zip(values[::2], values[1::2], strict=True))
+    won, lost = sum(a > b for a, b in pairs), sum(a < b for a, b in pairs)
+    seen = f"{won} of {len(pairs)} right answers score above the same with an error"
+    if 2 * won > len(pairs):
         return Finding(check, "ok", seen)
+    ahead = sum(b - a for a, b in pairs) / len(pairs)
+    if lost >= len(pairs) - 1 and ahead >= _NOISE * (max(values) - min(values)):
+        return Finding(
+            check,
+            "failed",
+            f"{seen}, and {lost} below, by {ahead:.3g} on average: the verifier tells the two apart"
+            f" and prefers the wrong one; {_how_to_swap(spec)}",
+        )
     return Finding(
         check,
         "warning",
-        f"{seen}; the good and the bad label may be swapped, or head, mark or template are not the"
-        " model's (a weak model may fail too)",
+        f"{seen}; the model is weak at this, or head, mark or template are not the model's",
     )
+
+
+def _how_to_swap(spec: VerifierSpec) -> str:
+    """What to change in a verifier that is read upside down."""
+    form = spec.provenance.get("format", {})
+    head = form.get("head", {})
+    if "good_token" in head:
+        return (
+            "the labels are swapped: set"
+            f" verifier.format.head.good_token={head['bad_token']!r} and"
+            f" verifier.format.head.bad_token={head['good_token']!r}"
+        )
+    if head.get("num_outputs") == 2:
+        return f"the labels are swapped: set verifier.format.head.good={1 - head['good']}"
+    if "reference" in spec.provenance:
+        return "verifier.model and verifier.reference are swapped: exchange them"
+    return "a high score must mean a right step: turn the score's sign or the labels round"
 
 
 def template(spec: VerifierSpec) -> Finding:

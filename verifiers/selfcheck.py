@@ -13,40 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from stepsearch.search.contracts import StepScores, Verifier, VerifierSpec
+from stepsearch.search.contracts import StepScores, Verifier
 from stepsearch.search.errors import VerifierError
 from stepsearch.search.scores import checked
-from stepsearch.search.tree import Chain, Tree
-from stepsearch.search.types import Step
 from stepsearch.verifiers.findings import Finding, agree, counts, order, template, values
+from stepsearch.verifiers.probes import QUESTION, STEPS, Probe, chain_of, odd_probes, proof_probes
 
 _log = logging.getLogger(__name__)
 
 _ALONE = 2
 """Probes that are scored once more by themselves; more would cost seconds and show the same."""
-
-_QUESTION = "Tom has 3 boxes of 4 pens and gives 5 pens away. How many pens has he left?"
-_GOOD = ("There are 3 * 4 = 12 pens in the boxes.", "He keeps 12 - 5 = 7 pens.", "The answer is 7.")
-_ODD = {
-    "a newline inside a step": ("There are 3 boxes.\nEach holds 4 pens.", "3 * 4 = 12"),
-    "an empty step": ("There are 3 boxes.", "", "3 * 4 = 12"),
-    "one step": ("The answer is 7.",),
-}
-_PROOFS = (
-    (_QUESTION, _GOOD, (_GOOD[0], "He keeps 12 - 5 = 9 pens.", "The answer is 9.")),
-    (
-        "Solve 2x + 6 = 10 for x.",
-        ("Subtract 6 on both sides: 2x = 4.", "Divide by 2: x = 2.", "The answer is 2."),
-        ("Subtract 6 on both sides: 2x = 16.", "Divide by 2: x = 8.", "The answer is 8."),
-    ),
-    (
-        "What is 15 % of 80?",
-        ("15 % is 0.15.", "0.15 * 80 = 12.", "The answer is 12."),
-        ("15 % is 0.15.", "0.15 * 80 = 120.", "The answer is 120."),
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +56,6 @@ class HasCache(Protocol):
         ...
 
 
-class _Probe(NamedTuple):
-    name: str
-    question: str
-    steps: tuple[str, ...]
-
-
 async def selfcheck(verifier: Verifier) -> Report:
     """Score probes and report what came out.
 
@@ -92,8 +64,8 @@ async def selfcheck(verifier: Verifier) -> Report:
     """
     spec = verifier.spec
     ask = partial(_ask, verifier)
-    probes, proofs = _odd_probes(spec), _proof_probes()
-    together = await ask([*probes, *proofs])
+    probes = odd_probes(spec)
+    together = await ask([*probes, *proof_probes()])
     odd, proved = together[: len(probes)], together[len(probes) :]
     alone = [(await ask([probe]))[0] for probe in probes[:_ALONE]]
     findings = [
@@ -102,7 +74,7 @@ async def selfcheck(verifier: Verifier) -> Report:
         agree(
             "batched, padded", "alone and in a batch of unequal lengths", spec, alone, odd[:_ALONE]
         ),
-        await _grows(verifier, proved[0]),
+        await _grows(verifier, probes[0], odd[0]),
         await _length(verifier),
         order(spec, proved),
         template(spec),
@@ -140,8 +112,8 @@ def require(verifier: Verifier) -> None:
         )
 
 
-async def _ask(verifier: Verifier, probes: Sequence[_Probe]) -> list[StepScores]:
-    chains = [_chain(probe.question, probe.steps) for probe in probes]
+async def _ask(verifier: Verifier, probes: Sequence[Probe]) -> list[StepScores]:
+    chains = [probe.chain() for probe in probes]
     scores = await verifier.score(chains)
     if len(scores) != len(chains):
         raise VerifierError(f"{len(scores)} results for {len(chains)} chains; return one for each")
@@ -151,32 +123,13 @@ async def _ask(verifier: Verifier, probes: Sequence[_Probe]) -> list[StepScores]
     ]
 
 
-def _chain(question: str, steps: Sequence[str], num_new: int = -1) -> Chain:
-    return Tree(question).chain(0, tuple(Step(text=f"{s}\n\n") for s in steps), num_new=num_new)
-
-
-def _odd_probes(spec: VerifierSpec) -> list[_Probe]:
-    probes = [_Probe(name, _QUESTION, steps) for name, steps in _ODD.items()]
-    mark = spec.provenance.get("format", {}).get("mark")
-    if mark and mark not in spec.reserved:
-        quoted = f"{_QUESTION} ({mark}{mark})"
-        probes.append(_Probe("the mark in the question and in a step", quoted, (mark, *_GOOD)))
-    return probes
-
-
-def _proof_probes() -> list[_Probe]:
-    return [
-        _Probe("proof", question, steps) for question, good, bad in _PROOFS for steps in (good, bad)
-    ]
-
-
-async def _grows(verifier: Verifier, whole: StepScores) -> Finding:
+async def _grows(verifier: Verifier, probe: Probe, whole: StepScores) -> Finding:
     check, spec = "incremental", verifier.spec
     if not spec.incremental or spec.kind != "step":
         return Finding(check, "skipped", "scores speak of the whole chain: nothing is reused")
     grown = [
-        (await verifier.score([_chain(_QUESTION, _GOOD[: i + 1], num_new=1)]))[0]
-        for i in range(len(_GOOD))
+        (await verifier.score([probe.chain(num_steps, num_new=1)]))[0]
+        for num_steps in range(1, len(probe.steps) + 1)
     ]
     if whole.failure is not None or any(score.failure is not None for score in grown):
         return Finding(check, "skipped", "no probe was scored")
@@ -189,7 +142,7 @@ async def _length(verifier: Verifier) -> Finding:
     check, limit = "too long is a failure", verifier.spec.max_length
     if limit is None:
         return Finding(check, "skipped", "no limit is declared")
-    (score,) = await verifier.score([_chain(_QUESTION, (*_GOOD, "word " * (limit + 1)))])
+    (score,) = await verifier.score([chain_of(QUESTION, (*STEPS, "word " * (limit + 1)))])
     if score.failure is not None and score.failure.kind == "too_long":
         return Finding(check, "ok", f"above {limit} tokens nothing is cut and nothing is scored")
     return Finding(

@@ -28,6 +28,7 @@ from stepsearch.search.errors import ConfigurationError, ModelNotFoundError, Ver
 from stepsearch.verifiers.body import model_folder
 from stepsearch.verifiers.formats.readout import HeadFormat, TokensFormat
 from stepsearch.verifiers.heads import Head, Layer
+from stepsearch.verifiers.labels import check_labels
 from stepsearch.verifiers.tokens import token_ids
 
 _OUTPUTS = ("lm_head.weight", "model.embed_tokens.weight")
@@ -168,6 +169,7 @@ def _task(about: Description, format: HeadFormat | TokensFormat) -> PoolTask:
                 f" {', '.join(names)} {' '.join(altered)}; use backend=transformers"
             )
         return "embed"
+    check_labels(format, config)
     if format.prefix == "score" and any(n.endswith("ForProcessRewardModel") for n in names):
         return "token_classify"
     is_classifier = any(name.endswith("ForSequenceClassification") for name in names)

@@ -1,10 +1,8 @@
-"""The self-check: what it finds in broken verifiers, and what a loaded one refuses."""
+"""The self-check: what it finds in broken verifiers, its report and its command."""
 
 from __future__ import annotations
 
 import asyncio
-import datetime
-import json
 import logging
 import shutil
 from collections.abc import Sequence
@@ -14,25 +12,17 @@ from typing import Any
 
 import pytest
 import torch
-from support.families import (
-    HIDDEN,
-    head_of,
-    replace_tensors,
-    save_causal,
-    save_classifier,
-    save_qwen_head,
-)
-from support.formats import shipped_format
-from support.tokenizers import QWEN_TEMPLATE, llama_tokenizer, qwen_tokenizer
+from support.families import HIDDEN, replace_tensors, save_qwen_head
+from support.tokenizers import qwen_tokenizer
 
 from stepsearch.cli import main
 from stepsearch.search.contracts import StepScores, VerifierSpec
 from stepsearch.search.errors import VerifierError
-from stepsearch.search.tree import Chain, Tree
-from stepsearch.search.types import Step
+from stepsearch.search.tree import Chain
+from stepsearch.verifiers.equations import check_equations
+from stepsearch.verifiers.findings import order
 from stepsearch.verifiers.rule import RuleVerifier
 from stepsearch.verifiers.selfcheck import Report, check, require
-from stepsearch.verifiers.transformers import TransformersVerifier
 
 
 class Toy:
@@ -71,7 +61,8 @@ class Toy:
         if self.fault == "not incremental":
             values = [v / len(texts) for v in values]
         if self.fault == "prefers errors":
-            values = [("9" in text or "8" in text or "120" in text) * 0.5 + 0.1 for text in texts]
+            wrong = [any(e.verdict == "wrong" for e in check_equations(text)) for text in texts]
+            values = [0.6 if is_wrong else 0.1 for is_wrong in wrong]
         is_whole = chain.num_new == len(chain)
         return StepScores(values=tuple(values if is_whole else values[-chain.num_new :]))
 
@@ -99,6 +90,7 @@ def test_a_sound_verifier_passes_every_check() -> None:
         ("not a number", "finite, probability, not constant", "the score is nan"),
         ("not incremental", "incremental", "step by step and at once differ"),
         ("cuts", "too long is a failure", "something was cut from it"),
+        ("prefers errors", "good above corrupted", "turn the score's sign or the labels round"),
     ],
 )
 def test_faults_are_found_and_say_what_to_do(fault: str, where: str, words: str) -> None:
@@ -112,11 +104,31 @@ def test_faults_are_found_and_say_what_to_do(fault: str, where: str, words: str)
         require(Toy(fault))
 
 
-def test_a_low_proof_is_a_warning_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_weak_verifier_is_a_warning_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        require(Toy("prefers errors"))
-    assert "good above corrupted: 0 of 3" in caplog.text
-    assert "label may be swapped" in caplog.text
+        require(Toy())  # right and wrong answers have the same length
+    assert "good above corrupted: 0 of 12 right answers" in caplog.text
+    assert "the model is weak at this, or head, mark or template" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "expected"),
+    [
+        ([0.1] * 12, [0.9] * 12, "failed"),
+        ([0.1] * 11 + [0.9], [0.9] * 11 + [0.1], "failed"),
+        ([0.1] * 10 + [0.9] * 2, [0.9] * 10 + [0.1] * 2, "warning"),
+        ([0.1] * 10 + [0.5] * 2, [0.9] * 10 + [0.5] * 2, "warning"),
+        ([0.1] * 6 + [0.9] * 6, [0.1 + 1e-6] * 6 + [0.9 + 1e-6] * 6, "warning"),
+        ([0.9] * 6 + [0.1] * 6, [0.1] * 6 + [0.9] * 6, "warning"),
+        ([0.9] * 7 + [0.1] * 5, [0.1] * 7 + [0.9] * 5, "ok"),
+    ],
+)
+def test_only_a_clear_preference_for_wrong_answers_is_refused(
+    right: list[float], wrong: list[float], expected: str
+) -> None:
+    pairs = zip(right, wrong, strict=True)
+    scores = [StepScores(values=(0.5, value)) for pair in pairs for value in pair]
+    assert order(VerifierSpec(name="any"), scores).status == expected
 
 
 def test_it_runs_inside_a_running_loop() -> None:
@@ -126,172 +138,10 @@ def test_it_runs_inside_a_running_loop() -> None:
     assert asyncio.run(inside()).is_ok
 
 
-def format_of(option: str, **changes: Any) -> dict[str, Any]:
-    return shipped_format(option, mark_ids=None) | changes
-
-
 @pytest.fixture(scope="module")
 def prm(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_qwen_head(
-        tmp_path_factory.mktemp("prm") / "qwen",
-        qwen_tokenizer(),
-        2,
-        "Qwen2ForProcessRewardModel",
-    )
-
-
-def load(folder: Path, option: str = "qwen_prm", **changes: Any) -> TransformersVerifier:
-    return TransformersVerifier(model=folder, format=format_of(option, **changes), dtype="float32")
-
-
-def copy_of(folder: Path, target: Path) -> Path:
-    return Path(shutil.copytree(folder, target))
-
-
-def test_the_shipped_ids_refuse_another_tokenizer(prm: Path) -> None:
-    with pytest.raises(VerifierError, match=r"'<extra_0>' .* expected \[151651\].*own tokenizer"):
-        load(prm, mark_ids=[151651])
-
-
-def test_a_mark_of_two_ids_is_refused(prm: Path) -> None:
-    with pytest.raises(VerifierError, match=r"not as one id: give a mark that is one token"):
-        load(prm, mark="<step>")
-
-
-def test_a_wrong_head_is_refused(prm: Path, tmp_path: Path) -> None:
-    causal = save_causal(tmp_path / "causal", qwen_tokenizer())
-    with pytest.raises(VerifierError, match=r"no head score\.weight .* lm_head\.weight"):
-        load(causal)
-    labels = save_classifier(tmp_path / "labels", qwen_tokenizer(), tokens=True, num_labels=3)
-    with pytest.raises(VerifierError, match=r"score\.weight \[3, 32\]"):
-        load(labels)
-    with pytest.raises(VerifierError, match="no language-model head"):
-        load(prm, "math_psa", head={"good_token": " +", "bad_token": " -"})
-
-
-def test_a_constant_head_is_refused(prm: Path, tmp_path: Path) -> None:
-    folder = copy_of(prm, tmp_path / "constant")
-    replace_tensors(folder, {"score.2.weight": torch.zeros(2, HIDDEN)})
-    with pytest.raises(VerifierError, match=r"not constant: .* all the same"):
-        load(folder)
-
-
-def _teach_order(folder: Path) -> None:
-    """Turn the last layer so that the right proofs of the self-check score high."""
-    verifier = load(folder)
-    from stepsearch.verifiers.selfcheck import _PROOFS
-
-    hidden, sign = [], []
-    for question, good, bad in _PROOFS:
-        for steps, label in ((good, 1.0), (bad, -1.0)):
-            chain = Tree(question).chain(0, tuple(Step(text=f"{s}\n\n") for s in steps))
-            encoded = verifier.encode(chain)
-            states = asyncio.run(
-                verifier._body.runner.encode(encoded.ids, encoded.positions)  # type: ignore[union-attr]
-            )
-            hidden.append(states.hidden)
-            sign += [label] * len(steps)
-    first = head_of(folder)
-    inner = torch.relu(torch.cat(hidden) @ first["score.0.weight"].T + first["score.0.bias"])
-    # The first step of a pair is the same, or right: only later ones can tell.
-    direction = (torch.linalg.pinv(inner.double()) @ torch.tensor(sign).double()).float()
-    replace_tensors(folder, {"score.2.weight": torch.stack([-direction, direction]) * 5})
-
-
-def test_swapped_labels_are_a_warning(
-    prm: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = copy_of(prm, tmp_path / "taught")
-    _teach_order(folder)
-    taught = copy_of(folder, tmp_path / "again")  # a runner keeps the weights it has read
-    head = format_of("qwen_prm")["head"]
-    with caplog.at_level(logging.WARNING):
-        caplog.clear()  # the untaught model was warned of, too
-        load(taught)
-        assert caplog.text == ""
-        load(taught, head=head | {"good": 0})
-    assert "good above corrupted" in caplog.text
-    assert "label may be swapped" in caplog.text
-
-
-def test_swapped_tokens_are_refused(tmp_path: Path) -> None:
-    folder = save_causal(tmp_path / "causal", qwen_tokenizer())
-    plus, minus = (qwen_tokenizer().encode(t)[0] for t in (" +", " -"))
-    with pytest.raises(VerifierError, match="the labels are swapped, or the tokenizer is not"):
-        load(folder, "math_psa", head={"good_token": " -", "bad_token": " +", "ids": [plus, minus]})
-    with pytest.raises(VerifierError, match=r"good_token='right' is encoded as \[.*not as one id"):
-        load(folder, "math_psa", head={"good_token": "right", "bad_token": "-"})
-
-
-def test_a_step_that_merges_with_its_surroundings_is_refused(tmp_path: Path) -> None:
-    folder = save_causal(tmp_path / "causal", qwen_tokenizer())
-    with pytest.raises(VerifierError, match="a text as a whole other ids than its steps"):
-        load(folder, "versa_prm", mark="\n\n", joiner="\n")
-
-
-def test_a_template_with_the_date_of_today_is_refused(prm: Path) -> None:
-    today = datetime.datetime.now().strftime("%d %b %Y")
-    with pytest.raises(VerifierError, match=r"today's date, .* set format\.template to one with"):
-        load(prm, template=f"Today is {today}. {QWEN_TEMPLATE}")
-
-
-def test_a_template_that_asks_for_the_date_gets_a_fixed_one(tmp_path: Path) -> None:
-    folder = save_causal(tmp_path / "llama", llama_tokenizer(), llama=True)
-    head = {"good_token": "+", "bad_token": "-"}
-    verifier = load(folder, "rlhflow_deepseek", head=head)
-    assert verifier.spec.provenance["template_date"] == "26 Jul 2024"
-    encoded = verifier.encode(Tree("q").chain(0, (Step(text="7"),)))
-    text = llama_tokenizer().decode(encoded.ids)  # type: ignore[union-attr]
-    assert "Today Date: 26 Jul 2024" in text
-    assert "prints the fixed date 26 Jul 2024" in str(check(verifier))
-
-
-def test_a_template_that_changed_is_refused(prm: Path) -> None:
-    right = load(prm).spec.provenance["template_hash"]
-    assert load(prm, template_hash=right).spec.provenance["template_hash"] == right
-    with pytest.raises(VerifierError, match=f"hash {right}, but format.template_hash=0123"):
-        load(prm, template_hash="0123")
-
-
-def test_a_format_needs_its_begin_mark(prm: Path) -> None:
-    with pytest.raises(VerifierError, match=r"the tokenizer has none: .*format\.bos=if_any"):
-        load(prm, "skywork_prm")
-
-
-def test_a_question_that_quotes_the_mark_has_as_many_scores(prm: Path) -> None:
-    verifier = load(prm)
-    chain = Tree("What is <extra_0>?").chain(0, (Step(text="<extra_0>"), Step(text="7")))
-    (result,) = asyncio.run(verifier.score([chain]))
-    assert len(result.values) == 2
-
-
-def test_a_probability_of_exactly_zero_does_not_move_its_neighbours(
-    prm: Path, tmp_path: Path
-) -> None:
-    folder = copy_of(prm, tmp_path / "extreme")
-    tensors = head_of(folder)
-    replace_tensors(folder, {"score.2.weight": tensors["score.2.weight"] * 3000})
-    steps = tuple(Step(text=f"{k} * 7 = {k * 7}") for k in range(12))
-    (extreme,) = asyncio.run(load(folder).score([Tree("Zero?").chain(0, steps)]))
-    (plain,) = asyncio.run(load(prm).score([Tree("Zero?").chain(0, steps)]))
-    assert len(extreme.values) == 12
-    assert {0.0, 1.0} <= set(extreme.values)
-    bias = tensors["score.2.bias"]
-    shift = float(bias[1] - bias[0])
-    for a, b in zip(extreme.values, plain.values, strict=True):
-        logit = torch.logit(torch.tensor(b, dtype=torch.float64)) - shift
-        assert a == pytest.approx(float(torch.sigmoid(3000 * logit + shift)), abs=1e-2)
-
-
-def test_loading_leaves_the_cache_as_it_was(prm: Path, tmp_path: Path) -> None:
-    verifier = load(copy_of(prm, tmp_path / "own"))
-    assert verifier._body.runner.cache_bytes == 0
-
-
-def test_no_remote_code_is_run(prm: Path) -> None:
-    config = json.loads((prm / "config.json").read_text())
-    assert "auto_map" in config
-    assert load(prm).spec.provenance["model"] == str(prm)
+    folder = tmp_path_factory.mktemp("prm") / "qwen"
+    return save_qwen_head(folder, qwen_tokenizer(), 2, "Qwen2ForProcessRewardModel")
 
 
 SETTINGS = ["verifier.format.mark_ids=null", "verifier.dtype=float32"]
@@ -309,7 +159,7 @@ def test_the_command_prints_a_report(prm: Path, capsys: pytest.CaptureFixture[st
 def test_the_command_fails_with_a_report(
     prm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = copy_of(prm, tmp_path / "constant")
+    folder = Path(shutil.copytree(prm, tmp_path / "constant"))
     replace_tensors(folder, {"score.2.weight": torch.zeros(2, HIDDEN)})
     arguments = ["verifier=qwen_prm", f"verifier.model={folder}", *SETTINGS]
     assert main(["check-verifier", *arguments]) == 3
