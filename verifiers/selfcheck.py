@@ -23,6 +23,9 @@ from stepsearch.verifiers.probes import QUESTION, STEPS, Probe, chain_of, odd_pr
 
 _log = logging.getLogger(__name__)
 
+_BATCH = 10
+"""Probes that are scored at once; attention over all of them packed together costs more."""
+
 _ALONE = 2
 """Probes that are scored once more by themselves; more would cost seconds and show the same."""
 
@@ -113,14 +116,19 @@ def require(verifier: Verifier) -> None:
 
 
 async def _ask(verifier: Verifier, probes: Sequence[Probe]) -> list[StepScores]:
-    chains = [probe.chain() for probe in probes]
-    scores = await verifier.score(chains)
-    if len(scores) != len(chains):
-        raise VerifierError(f"{len(scores)} results for {len(chains)} chains; return one for each")
-    return [
-        checked(s, verifier.spec, num_steps=len(c), num_new=c.num_new)
-        for s, c in zip(scores, chains, strict=True)
-    ]
+    found = []
+    for start in range(0, len(probes), _BATCH):
+        chains = [probe.chain() for probe in probes[start : start + _BATCH]]
+        scores = await verifier.score(chains)
+        if len(scores) != len(chains):
+            raise VerifierError(
+                f"{len(scores)} results for {len(chains)} chains; return one for each"
+            )
+        found += [
+            checked(s, verifier.spec, num_steps=len(c), num_new=c.num_new)
+            for s, c in zip(scores, chains, strict=True)
+        ]
+    return found
 
 
 async def _grows(verifier: Verifier, probe: Probe, whole: StepScores) -> Finding:
