@@ -34,7 +34,8 @@ class Equation(NamedTuple):
     Attributes:
         text: both sides as they are written, without the words around them.
         verdict: `right`, `wrong`, or `unchecked` when it cannot be read with certainty.
-        exact: the exact value of the left side; None when it has none or was not worked out.
+        exact: the exact value of the left side, or of the right one where the left one is only a
+            number; None when it has none or was not worked out.
     """
 
     text: str
@@ -77,8 +78,9 @@ def check_equations(text: str) -> list[Equation]:
 
     Read are + - * / ^ with their other signs (x, ÷, \times, \frac ...), brackets, units and words
     between the numbers, money, cents, thousands separators, fractions, mixed numbers and percent;
-    "is", "equals" and the like only between a bare expression and a number. The text in a
-    calculator mark `<<3*4=12>>` is checked by itself.
+    "is", "equals" and the like only between a bare expression and a number. The result may stand
+    first where no word says that it names something (`20 = 4 * 5`). The text in a calculator mark
+    `<<3*4=12>>` is checked by itself.
 
     A result written with k decimals is right when it is the exact value rounded to k decimals, half
     up or half to even; a quotient whose further digits were cut is unchecked. After "≈" or "about"
@@ -196,12 +198,13 @@ def _check(
     if left.is_unknown or left.is_tail_unknown or right.is_unknown or _is_cut(tokens, right):
         return Equation(written, "unchecked")
     try:
-        exact = evaluate(left.code)
+        is_first_a_result = not (left.num_operators or relation.is_chained) and right.num_operators
+        exact = evaluate(right.code if is_first_a_result else left.code)
         holds = _holds(left, right, is_approximate=relation.kind == "approx")
     except ZeroDivisionError:
         exact, holds = None, False
     if not left.num_operators and not right.num_operators:
-        verdict = _judge_restated(relation, left, right, holds)
+        verdict = _judge_restated(tokens, relation, left, right, holds)
     elif holds is None:
         verdict = "unchecked"
     elif holds:
@@ -234,16 +237,29 @@ def _is_dash(tokens: Sequence[Token], i: int) -> bool:
 
 
 def _judge_restated(
-    relation: _Relation, left: Expression, right: Expression, holds: bool | None
+    tokens: Sequence[Token],
+    relation: _Relation,
+    left: Expression,
+    right: Expression,
+    holds: bool | None,
 ) -> Verdict:
     """`= 5 = 5.00`: numbers alone prove nothing, and two of them may have different units."""
-    if not relation.is_chained or holds is None:
+    if holds is None:
         return "unchecked"
+    if not relation.is_chained:  # "5 = 5" is no reason for anything, "26 = 21" is none for trust
+        is_bare = _stands_alone(tokens, left) and not right.words and len(right.code) == 1
+        return "wrong" if is_bare and len(left.code) == 1 and not holds else "unchecked"
     if holds:
         return "right"
     is_same_unit = not left.words or (len(left.words) == 1 and left.words == right.words[:1])
     is_doubtful = left.is_doubtful or left.is_tail_doubtful or right.is_doubtful
     return "wrong" if is_same_unit and not is_doubtful else "unchecked"
+
+
+def _stands_alone(tokens: Sequence[Token], left: Expression) -> bool:
+    """Whether the left side is a number without words before or behind it: it names nothing."""
+    is_first = left.first == 0 or tokens[left.first - 1].kind == "break"
+    return is_first and left.stop == left.core and not left.units
 
 
 def _holds(left: Expression, right: Expression, *, is_approximate: bool) -> bool | None:
@@ -309,7 +325,8 @@ def _is_doubtful(
         return True
     if right.stop < len(tokens) and tokens[right.stop].kind in ("operator", "unknown"):
         return True
-    if not relation.is_chained and _is_label(tokens, left):
+    is_chained = relation.is_chained
+    if not is_chained and _is_label(tokens, left):
         return True
     if _is_range(tokens, left, right):
         return True
@@ -319,12 +336,13 @@ def _is_doubtful(
         return True  # "= 1/3 of $150", "= 5 and 2/3"
     if exact is None:
         return False
-    if right.num_operators and right.leading == exact:
+    if right.num_operators and right.leading == exact and (left.num_operators or is_chained):
         return True  # "2 + 3 = 5 + 4 = 9" works on from its first result
     return (
         any(map(_mixes_percent, (left.code, right.code)))
         or _is_percent_meant(left, right)
         or _is_truncated(left, right, exact)
+        or _is_truncated(right, left, evaluate(right.code))
         or _mixes_units(left, right, exact)
     )
 
@@ -339,18 +357,18 @@ def _is_percent_meant(left: Expression, right: Expression) -> bool:
     )
 
 
-def _is_truncated(left: Expression, right: Expression, exact: Number) -> bool:
+def _is_truncated(quotient: Expression, result: Expression, exact: Number | None) -> bool:
     """Whether digits of a quotient were cut instead of rounded, as in `20 / 3 = 6.66`."""
-    if right.decimals is None or "/" not in left.code:
+    if exact is None or result.decimals is None or "/" not in quotient.code:
         return False
-    scale = 10**right.decimals
-    return evaluate(right.code) == Fraction(int(exact * scale), scale)
+    scale = 10**result.decimals
+    return evaluate(result.code) == Fraction(int(exact * scale), scale)
 
 
 def _is_label(tokens: Sequence[Token], left: Expression) -> bool:
     """Whether the left side may name what the right side works out: `1/3 = 20`, `Day 2 = 3 * 4`."""
     if not left.num_operators:
-        return True
+        return not _stands_alone(tokens, left)
     if left.core - left.first != 3:
         return False
     top, slash, bottom = tokens[left.first : left.core]

@@ -85,6 +85,9 @@ RIGHT = [
     "12 divided by 4 is equal to 3",
     "30 minus 4 leaves a total of 26",
     "2 g + 3 g = 5 g",
+    "5 = 2 + 3",
+    "$20 = 4 * 5",
+    "6.67 = 20 / 3",
 ]
 
 WRONG = [
@@ -111,6 +114,11 @@ WRONG = [
     ("20 * 1/4 group because 1/4 * 8 = 3", 2),
     ("5/0 = 0", None),
     ("2 + 3\n  = 6", 5),
+    ("2 = 2 + 3", 5),
+    ("So far. 24 = 31 - 24", 7),
+    ("$20 = 4 * 6", 24),
+    ("7 = 5 / 0", None),
+    ("26 = 21", 26),
 ]
 
 UNCHECKED = [
@@ -128,6 +136,15 @@ UNCHECKED = [
     "$5 per 2 pounds * 6 pounds = $15",
     "$5 for 2 pounds * 6 pounds = $15",
     "Day 1 * 2 = 20 pages",
+    "Day 2 = 3 * 4",
+    "3 weeks = 3 * 7",
+    "5 apples = 2 + 4",
+    "6.66 = 20 / 3",
+    "5 = 5",
+    "1 = 20 students",
+    "Day 2 = 24",
+    "1 = 100%",
+    "12 eggs = 13",
     "1/3 = 20 students",
     "Friday = 10 and 3 apples = 2 * 5",
     "1 ton = 2000 pounds",

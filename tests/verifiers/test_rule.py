@@ -69,6 +69,12 @@ def test_one_right_equation_lifts_what_cannot_be_checked() -> None:
     assert scores.values == (1.0,)
 
 
+def test_the_result_may_stand_first() -> None:
+    (scores,) = score(chain("5 = 2 + 3", "x = 5", "2 = 2 + 3"))
+    assert scores.values == (1.0, 1.0, 0.02)
+    assert scores.notes == ("5 = 2 + 3 is right", "no equation", "2 = 2 + 3 is wrong: 5")
+
+
 def test_division_by_zero_is_wrong() -> None:
     (scores,) = score(chain("5 / 0 = 0"))
     assert scores.values == (0.02,)
