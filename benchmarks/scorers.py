@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from stepsearch.benchmarks.samples import Sample, SampledProblem, SampleSet, ScoreSource
-from stepsearch.conf.build import build_verifier
+from stepsearch.conf.build import build_verifier, options
 from stepsearch.search.aggregate import AGGREGATIONS, aggregate
 from stepsearch.search.background import background
 from stepsearch.search.contracts import Aggregation, Verifier
@@ -163,15 +164,24 @@ def score_missing(found: SampleSet, names: Sequence[str], overrides: Sequence[st
             )
     for name in missing:
         own = [o.removeprefix(f"{name}.") for o in overrides if o.startswith(f"{name}.")]
-        verifier = _build(name, own)
+        verifier = _build(name, own, sorted(set(found.sources) - set(missing)))
         found.sources[name] = ScoreSource(
             aggregation=verifier.spec.aggregation, range=verifier.spec.range
         )
         background.submit(_score_all(found.problems, name, verifier)).result()
 
 
-def _build(name: str, settings: Sequence[str]) -> Verifier:
-    return build_verifier([f"verifier={name}", *(f"verifier.{setting}" for setting in settings)])
+def _build(name: str, settings: Sequence[str], stored: Sequence[str]) -> Verifier:
+    try:
+        return build_verifier([f"verifier={name}", *(f"verifier.{s}" for s in settings)])
+    except ConfigurationError as error:
+        near = difflib.get_close_matches(name, stored, n=1)
+        if name in options("verifier") or not near:
+            raise
+        raise ConfigurationError(
+            f"--verifier {name}: there is neither such a verifier nor such a score in the samples,"
+            f" which hold {', '.join(stored)}; did you mean {near[0]}?"
+        ) from error
 
 
 async def _score_all(problems: Sequence[SampledProblem], name: str, verifier: Verifier) -> None:

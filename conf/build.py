@@ -102,6 +102,12 @@ def build_verifier(overrides: Sequence[str], *, selfcheck: bool = True) -> Verif
     Raises:
         ConfigurationError: a setting does not fit, or there is to be no verifier.
     """
+    for override in overrides:
+        if "=" not in override and not override.startswith("~"):
+            raise ConfigurationError(
+                f"{override!r} is not of the form SETTING=VALUE; a verifier is named by"
+                " verifier=NAME, as in verifier=rule"
+            )
     config = load_config(overrides)
     require_complete(config, ["verifier"])
     if not selfcheck and "selfcheck" in config.verifier:

@@ -127,6 +127,8 @@ class Batcher(Generic[T, R]):
                 raise RuntimeError(f"asked for {len(items)} results, got {len(results)}")
             results[:0]  # each group gets a part
             return results
+        except GeneratorExit:  # from within, or nobody awaits this: it must not await either
+            return [RuntimeError("the call ended by GeneratorExit from within")] * len(items)
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             if is_cancelled():
                 raise asyncio.CancelledError from error

@@ -20,6 +20,7 @@ from stepsearch.search.errors import VerifierError
 from stepsearch.search.scores import checked
 from stepsearch.verifiers.findings import Finding, agree, counts, order, template, values
 from stepsearch.verifiers.probes import QUESTION, STEPS, Probe, chain_of, odd_probes, proof_probes
+from stepsearch.verifiers.stepwise import ask
 
 _log = logging.getLogger(__name__)
 
@@ -66,11 +67,11 @@ async def selfcheck(verifier: Verifier) -> Report:
         VerifierError: the verifier's backend failed for good.
     """
     spec = verifier.spec
-    ask = partial(_ask, verifier)
+    scored = partial(_scored, verifier)
     probes = odd_probes(spec)
-    together = await ask([*probes, *proof_probes()])
+    together = await scored([*probes, *proof_probes()])
     odd, proved = together[: len(probes)], together[len(probes) :]
-    alone = [(await ask([probe]))[0] for probe in probes[:_ALONE]]
+    alone = [(await scored([probe]))[0] for probe in probes[:_ALONE]]
     findings = [
         counts([probe.name for probe in probes], odd),
         values(spec, together),
@@ -115,15 +116,11 @@ def require(verifier: Verifier) -> None:
         )
 
 
-async def _ask(verifier: Verifier, probes: Sequence[Probe]) -> list[StepScores]:
+async def _scored(verifier: Verifier, probes: Sequence[Probe]) -> list[StepScores]:
     found = []
     for start in range(0, len(probes), _BATCH):
         chains = [probe.chain() for probe in probes[start : start + _BATCH]]
-        scores = await verifier.score(chains)
-        if len(scores) != len(chains):
-            raise VerifierError(
-                f"{len(scores)} results for {len(chains)} chains; return one for each"
-            )
+        scores = await ask(verifier, chains)
         found += [
             checked(s, verifier.spec, num_steps=len(c), num_new=c.num_new)
             for s, c in zip(scores, chains, strict=True)
@@ -136,7 +133,7 @@ async def _grows(verifier: Verifier, probe: Probe, whole: StepScores) -> Finding
     if not spec.incremental or spec.kind != "step":
         return Finding(check, "skipped", "scores speak of the whole chain: nothing is reused")
     grown = [
-        (await verifier.score([probe.chain(num_steps, num_new=1)]))[0]
+        (await ask(verifier, [probe.chain(num_steps, num_new=1)]))[0]
         for num_steps in range(1, len(probe.steps) + 1)
     ]
     if whole.failure is not None or any(score.failure is not None for score in grown):
@@ -150,7 +147,7 @@ async def _length(verifier: Verifier) -> Finding:
     check, limit = "too long is a failure", verifier.spec.max_length
     if limit is None:
         return Finding(check, "skipped", "no limit is declared")
-    (score,) = await verifier.score([chain_of(QUESTION, (*STEPS, "word " * (limit + 1)))])
+    (score,) = await ask(verifier, [chain_of(QUESTION, (*STEPS, "word " * (limit + 1)))])
     if score.failure is not None and score.failure.kind == "too_long":
         return Finding(check, "ok", f"above {limit} tokens nothing is cut and nothing is scored")
     return Finding(

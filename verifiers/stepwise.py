@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 
 from stepsearch.search.contracts import ScoreFailure, StepScores, Verifier
+from stepsearch.search.errors import VerifierError
 from stepsearch.search.scores import checked
 from stepsearch.search.tree import ROOT, Chain, Tree
 from stepsearch.search.types import Step
@@ -33,6 +35,32 @@ def prefix(chain: Chain, num_steps: int) -> Chain:
     return chain.tree.chain(chain.node, chain.tail[:num_steps])
 
 
+async def ask(verifier: Verifier, chains: Sequence[Chain]) -> list[StepScores]:
+    """A verifier's scores of some chains, one for each.
+
+    Raises:
+        VerifierError: its `score` is not what the contract says, or its backend failed for good.
+    """
+    name = verifier.spec.name
+    called = verifier.score(chains)
+    if not inspect.isawaitable(called):
+        raise VerifierError(
+            f"{name}: score gives a {type(called).__name__}, which cannot be awaited; write it as"
+            " `async def score` that returns a list, without `yield`"
+        )
+    try:
+        found = list(await called)
+    except GeneratorExit as error:
+        raise VerifierError(
+            f"{name}: score ended by GeneratorExit; let no closed generator's end out of it"
+        ) from error
+    if len(found) != len(chains):
+        raise VerifierError(
+            f"{name}: {len(found)} results for {len(chains)} chains; return one for each"
+        )
+    return found
+
+
 async def score_steps(verifier: Verifier, chains: Sequence[Chain]) -> list[Scored]:
     """One score for every step of every chain, or why there is none.
 
@@ -42,11 +70,11 @@ async def score_steps(verifier: Verifier, chains: Sequence[Chain]) -> list[Score
         VerifierError: the verifier's backend failed for good.
     """
     if verifier.spec.kind == "step":
-        results = await verifier.score(chains)
+        results = await ask(verifier, chains)
         return [_values(verifier, *pair) for pair in zip(chains, results, strict=True)]
     prefixes = [[prefix(c, k) for k in range(1, len(c) + 1)] for c in chains]
     flat = [one for many in prefixes for one in many]
-    results = await verifier.score(flat)
+    results = await ask(verifier, flat)
     last = iter([_values(verifier, *pair) for pair in zip(flat, results, strict=True)])
     return [_joined([next(last) for _ in many]) for many in prefixes]
 

@@ -64,7 +64,7 @@ def run_checks(name: str, checks: Mapping[str, Check], timeout: float) -> list[s
                 )
                 break  # nothing else can run there
             failures[check] = f"did not come back within {timeout:g} s; see what it waits for"
-        except Exception as error:
+        except (Exception, GeneratorExit) as error:
             failures[check] = f"raised {type(error).__name__}: {error}"
     if failures:
         raise ConformanceError(name, failures)

@@ -324,6 +324,17 @@ def test_a_plug_in_that_exits_ends_its_problem_alone(part: str) -> None:
     assert engine(Beam(n=4, width=2), random_policy(), hash_verifier()).solve("q").stop == "done"
 
 
+def test_a_verifier_that_lets_a_closed_generator_out_is_reported() -> None:
+    def leaves(*_: object):
+        raise GeneratorExit
+
+    solution = engine(Beam(n=4, width=2), random_policy(), ScriptedVerifier(score_fn=leaves)).solve(
+        "q"
+    )
+    assert solution.stop == "verifier_failed"
+    assert "GeneratorExit" in (solution.error or "")
+
+
 @pytest.mark.parametrize("count", [-1, 3.5, math.nan])
 def test_prompt_tokens_that_are_no_number_of_tokens(count) -> None:
     class Odd:

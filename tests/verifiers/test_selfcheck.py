@@ -131,6 +131,34 @@ def test_only_a_clear_preference_for_wrong_answers_is_refused(
     assert order(VerifierSpec(name="any"), scores).status == expected
 
 
+def generator_exit(chains: Sequence[Chain]) -> Any:
+    raise GeneratorExit
+
+
+async def yields(chains: Sequence[Chain]) -> Any:
+    for _ in chains:
+        yield StepScores(values=(1.0,))
+
+
+@pytest.mark.parametrize(
+    ("score", "words"),
+    [
+        (generator_exit, "toy: score ended by GeneratorExit; let no closed generator's end out"),
+        (yields, "toy: score gives a async_generator, .*returns a list, without `yield`"),
+        (lambda chains: [], "toy: score gives a list, which cannot be awaited; write it as `async"),
+    ],
+)
+def test_a_score_that_is_no_coroutine_is_named(score: Any, words: str) -> None:
+    toy: Any = Toy()
+
+    async def called(chains: Sequence[Chain]) -> Any:
+        return score(chains)
+
+    toy.score = called if score is generator_exit else score
+    with pytest.raises(VerifierError, match=words):
+        check(toy)
+
+
 def test_it_runs_inside_a_running_loop() -> None:
     async def inside() -> Report:
         return check(Toy())
@@ -170,6 +198,11 @@ def test_the_command_fails_with_a_report(
     ("arguments", "code", "words"),
     [
         (["verifier=none"], 2, "verifier=none scores nothing"),
+        (
+            ["rule"],
+            2,
+            "'rule' is not of the form SETTING=VALUE; a verifier is named by verifier=NAME",
+        ),
         (["verifier=trl_prm"], 2, "verifier.model has no value"),
         (["verifier=qwen_prm", "verifier.model=no/such/folder"], 3, "no/such/folder"),
         (["verifier=step_prm", "verifier.model=x"], 2, "verifier.format.head has no value"),

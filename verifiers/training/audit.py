@@ -147,7 +147,10 @@ def load_solutions(path: str | Path, limit: int, task: Task | None = None) -> li
         found = (steps for row in rows if (steps := _solved(row, task)) is not None)
         return list(islice(found, limit))
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+        raise ConfigurationError(
+            f"{path} cannot be read ({error.strerror}); give a file of JSON lines with questions"
+            " and steps, samples or worked answers"
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
             f"{path} holds a row without a question and steps, samples or a worked answer: "
