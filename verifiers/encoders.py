@@ -74,6 +74,14 @@ def solution_encoder(
         VerifierError: the template does not do what the format says.
         ConfigurationError: the template cannot be rendered.
     """
+    if format.ask == "plain":
+        tokens = Tokens(tokenizer, joined=False)
+        bos = tokens.automatic()
+
+        def plain(question: str, solution: str) -> list[int]:
+            return [*bos, *tokens(question + format.joiner + solution)]
+
+        return SolutionEncoder(plain), Template(None, None)
     prompt = prompt_encoder(tokenizer, format.system, format.template)
 
     def judged(question: str, solution: str) -> list[int]:

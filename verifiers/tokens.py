@@ -63,7 +63,7 @@ class Tokens:
             VerifierError: the tokenizer has none, or also adds ids at the end.
         """
         if format.bos == "automatic":
-            return self._automatic()
+            return self.automatic()
         bos = self._tokenizer.bos_token_id
         if bos is None and format.bos == "required":
             raise VerifierError(
@@ -72,7 +72,12 @@ class Tokens:
             )
         return [] if bos is None else [bos]
 
-    def _automatic(self) -> list[int]:
+    def automatic(self) -> list[int]:
+        """What the tokenizer puts before a text by itself.
+
+        Raises:
+            VerifierError: it also adds ids at the end.
+        """
         with_special = self._tokenizer.encode("a", verbose=False)
         plain = self.alone("a")
         before = with_special[: len(with_special) - len(plain)]

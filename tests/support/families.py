@@ -94,12 +94,12 @@ def save_qwen_head(folder: Path, tokenizer: Any, num_outputs: int, architecture:
     return folder
 
 
-def save_value_head(folder: Path, tokenizer: Any) -> Path:
+def save_value_head(folder: Path, tokenizer: Any, name: str = "v_head.summary") -> Path:
     """A causal language model with a scalar value head beside it."""
     save_causal(folder, tokenizer, seed=6)
     head = {
-        "v_head.summary.weight": torch.randn(1, HIDDEN) / 4,
-        "v_head.summary.bias": torch.randn(1),
+        f"{name}.weight": torch.randn(1, HIDDEN) / 4,
+        f"{name}.bias": torch.randn(1),
     }
     _add(folder, head)
     return folder

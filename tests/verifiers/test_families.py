@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import yaml
 from support.families import (
     head_of,
     save_causal,
@@ -48,8 +49,21 @@ class Family(NamedTuple):
     protocol: Callable[[Path], Protocol]
 
 
+DOCUMENTED = "the example in docs/verifiers.md"
+
+
+def documented_format() -> dict[str, Any]:
+    """What the documentation gives as the file of a user's own model, on the generic option."""
+    text = (Path(__file__).parents[2] / "docs" / "verifiers.md").read_text(encoding="utf-8")
+    example = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
+    return shipped_format("step_prm", **example["format"])
+
+
 def format_of(option: str, **changes: Any) -> dict[str, Any]:
     """The shipped format, with the ids of a tiny tokenizer instead of the real ones."""
+    if option == DOCUMENTED:
+        form = documented_format()
+        return form | {"mark_ids": None, "head": form["head"] | {"ids": None}} | changes
     head = shipped_format(option)["head"]
     if "ids" in head:
         head["ids"] = None
@@ -207,6 +221,7 @@ FAMILIES = {
         Family("rlhflow_deepseek", build_llama, rlhflow),
         Family("skywork_prm", lambda f: save_value_head(f, qwen_tokenizer(bos=True)), skywork),
         Family("versa_prm", build_llama, versa),
+        Family(DOCUMENTED, build_llama, versa),
         Family("qwen_prm800k_uw", lambda f: save_causal(f, qwen_tokenizer()), versa),
         Family("math_psa", lambda f: save_causal(f, qwen_tokenizer()), math_psa),
         Family(

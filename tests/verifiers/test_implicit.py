@@ -19,8 +19,9 @@ from stepsearch.search.contracts import StepScores, Verifier
 from stepsearch.search.errors import ConfigurationError, VerifierError
 from stepsearch.search.tree import Chain, Tree
 from stepsearch.search.types import Step
-from stepsearch.verifiers.formats.implicit import ImplicitFormat
+from stepsearch.verifiers.formats.implicit import EncodedAnswer, ImplicitFormat
 from stepsearch.verifiers.implicit import ImplicitVerifier
+from stepsearch.verifiers.probes import proof_probes
 
 BETA = 0.05
 
@@ -157,6 +158,44 @@ def test_a_wrong_reference_is_refused(folders: tuple[Path, Path], tmp_path: Path
     llama = save_causal(tmp_path / "llama", llama_tokenizer())
     with pytest.raises(VerifierError, match="different vocabularies"):
         ImplicitVerifier(model=llama, reference=reference, format=format_of())
+
+
+@pytest.fixture(scope="module")
+def trained(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The reference, trained for a few steps to prefer the right answers of the self-check."""
+    _, reference = folders
+    verifier = ImplicitVerifier(
+        model=folders[0], reference=reference, format=format_of(), selfcheck=False
+    )
+    model = AutoModelForCausalLM.from_pretrained(reference, dtype=torch.float32)
+    encoded = [verifier.encode(probe.chain()) for probe in proof_probes()]
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(30):
+        sums = [_log_probability(model, e) for e in encoded if isinstance(e, EncodedAnswer)]
+        margins = torch.stack([a - b for a, b in zip(sums[::2], sums[1::2], strict=True)])
+        loss = torch.nn.functional.softplus(-margins).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    folder = Path(shutil.copytree(reference, tmp_path_factory.mktemp("trained") / "model"))
+    model.save_pretrained(folder)
+    return folder
+
+
+def _log_probability(model: Any, encoded: EncodedAnswer) -> torch.Tensor:
+    ids = torch.tensor([encoded.ids])
+    logs = model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+    return logs[encoded.num_prompt - 1 :].sum()
+
+
+def test_model_and_reference_that_are_swapped_are_refused(
+    trained: Path, folders: tuple[Path, Path]
+) -> None:
+    reference = folders[1]
+    ImplicitVerifier(model=trained, reference=reference, format=format_of())
+    message = r"verifier\.model and verifier\.reference are swapped: exchange them"
+    with pytest.raises(VerifierError, match=message):
+        ImplicitVerifier(model=reference, reference=trained, format=format_of())
 
 
 def test_spec_names_both_models(verifier: ImplicitVerifier, folders: tuple[Path, Path]) -> None:

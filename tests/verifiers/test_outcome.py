@@ -16,6 +16,7 @@ from support.families import (
     save_classifier,
     save_llama_classifier,
     save_qwen_head,
+    save_value_head,
 )
 from support.formats import shipped_format
 from support.tokenizers import llama_tokenizer, qwen_tokenizer
@@ -33,6 +34,7 @@ from stepsearch.search.tree import Chain, Tree
 from stepsearch.search.types import Step
 from stepsearch.verifiers.formats.encoding import EncodedChain
 from stepsearch.verifiers.formats.outcome import OutcomeFormat
+from stepsearch.verifiers.formats.readout import TokensFormat
 from stepsearch.verifiers.outcome import OutcomeVerifier
 
 Protocol = Callable[[str, str], float]
@@ -105,6 +107,20 @@ def two_tokens(folder: Path, text: str, system: str | None = None) -> Protocol:
     return score
 
 
+def reasonflux_small(folder: Path) -> Protocol:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tensors = head_of(folder)
+
+    def score(question: str, solution: str) -> float:
+        encoded = tokenizer(question + solution, return_tensors="pt")
+        hidden = model.model(**encoded, output_hidden_states=True).hidden_states[-1][0, -1]
+        value = hidden @ tensors["reward_head.weight"][0] + tensors["reward_head.bias"][0]
+        return float(value.sigmoid())
+
+    return score
+
+
 class Family(NamedTuple):
     build: Callable[[Path], Path]
     protocol: Callable[[Path], Protocol]
@@ -122,6 +138,9 @@ FAMILIES = {
     "rlhflow_orm": Family(
         lambda f: save_causal(f, llama_tokenizer(), llama=True),
         lambda f: two_tokens(f, "{question} {solution}"),
+    ),
+    "reasonflux_prm_small": Family(
+        lambda f: save_value_head(f, qwen_tokenizer(), "reward_head"), reasonflux_small
     ),
     "yes_no": Family(lambda f: save_causal(f, qwen_tokenizer()), lambda f: two_tokens(f, JUDGE)),
 }
@@ -190,10 +209,11 @@ def test_control_tokens_in_a_solution_are_plain_text(setup: Setup) -> None:
 
 def test_spec_says_what_the_number_is(setup: Setup) -> None:
     spec = setup.verifier.spec
-    is_probability = hasattr(setup.verifier.format.head, "good_token")
+    head = setup.verifier.format.head
+    is_probability = isinstance(head, TokensFormat) or head.activation == "sigmoid"
     assert spec.kind == "outcome"
     assert spec.range == ("probability" if is_probability else "unbounded")
-    assert spec.provenance["template_hash"]
+    assert bool(spec.provenance["template_hash"]) is (setup.verifier.format.ask != "plain")
     declared = OutcomeVerifier.declare(format=setup.verifier.format, model="not loaded")
     assert (declared.name, declared.kind, declared.range) == (spec.name, spec.kind, spec.range)
 
@@ -211,7 +231,9 @@ def test_too_long_is_a_failure_and_never_cut(made: Callable[[str], Setup]) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"ask": "both"}, "ask='both' must be one of answer, judge"),
+        ({"ask": "both"}, "ask='both' must be one of answer, judge, plain"),
+        ({"joiner": " "}, "joiner needs ask=plain"),
+        ({"ask": "plain"}, "format.system, .* need a template: ask=answer or ask=judge"),
         ({"ask": "judge"}, "must hold {question} and {solution} once each"),
         ({"judge": "{question}"}, "judge needs ask=judge"),
         ({"max_length": 0}, "max_length=0"),

@@ -15,7 +15,7 @@ from stepsearch.verifiers.formats.encoding import EncodedChain, check_text
 from stepsearch.verifiers.formats.reading import check_choice, known_values
 from stepsearch.verifiers.formats.readout import HeadFormat, TokensFormat, read_readout
 
-Ask = Literal["answer", "judge"]
+Ask = Literal["answer", "judge", "plain"]
 _MAX_CHAINS = 4096
 
 
@@ -31,12 +31,13 @@ class OutcomeFormat:
         name: names the format in provenance and messages.
         ask: `answer` renders the question as a user turn and the solution as the assistant's,
             closed as the template closes it; `judge` puts both into one user turn, see `judge`, and
-            reads what the model would answer.
+            reads what the model would answer; `plain` joins them without a template.
         system: the system turn; None means none at all, an empty one whatever the template does by
             itself.
         template: chat template to use instead of the tokenizer's own.
         template_hash: the hash that the template must have; None takes any.
         judge: text of the user turn with `ask=judge`; holds {question} and {solution} once each.
+        joiner: text between question and solution with `ask=plain`.
         head: the scoring head, or two tokens of the language model.
         threshold: a solution below it counts as wrong; None when no value was tuned.
         threshold_from: what the threshold was tuned on.
@@ -49,6 +50,7 @@ class OutcomeFormat:
     template: str | None = None
     template_hash: str | None = None
     judge: str = ""
+    joiner: str = ""
     head: HeadFormat | TokensFormat
     threshold: float | None = None
     threshold_from: str | None = None
@@ -61,8 +63,15 @@ class OutcomeFormat:
             raise ConfigurationError(
                 f"format.judge={self.judge!r} must hold {{question}} and {{solution}} once each"
             )
-        if self.ask == "answer" and self.judge:
+        if self.ask != "judge" and self.judge:
             raise ConfigurationError("format.judge needs ask=judge; remove it")
+        if self.ask != "plain" and self.joiner:
+            raise ConfigurationError("format.joiner needs ask=plain; remove it")
+        if self.ask == "plain" and (self.system or self.template or self.template_hash):
+            raise ConfigurationError(
+                "format.system, format.template and format.template_hash need a template:"
+                " ask=answer or ask=judge"
+            )
         if self.max_length is not None and self.max_length < 1:
             raise ConfigurationError(f"format.max_length={self.max_length} must be at least 1")
 
