@@ -84,7 +84,8 @@ def bench(arguments: Sequence[str]) -> int:
         *sorted(with_own_classes(arguments), key=lambda a: a not in _SWEEP),
     ]
     try:
-        main(job)()
+        with _logging_restored():
+            main(job)()
     except SystemExit as error:
         if error.code in (None, 0):
             return OK
@@ -92,6 +93,18 @@ def bench(arguments: Sequence[str]) -> int:
     finally:
         sys.argv = before
     return OK
+
+
+@contextmanager
+def _logging_restored() -> Iterator[None]:
+    """Hydra takes over the root logger and leaves it so; the caller of a function wants it back."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
 
 
 def _overrides() -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepsearch.benchmarks.readout import Row
 from stepsearch.benchmarks.run_data import Floats, Method
-from stepsearch.benchmarks.statistics import Estimate, Outcomes, PairedBootstrap
+from stepsearch.benchmarks.statistics import Estimate, Outcomes, PairedBootstrap, accuracies
 
 AXES = ("flops", "policy_tokens")
 
@@ -73,8 +73,8 @@ def compare(method: Method, baseline: Baseline) -> list[Comparison]:
                 axis=axis,
                 cost=cost,
                 samples=samples,
-                accuracy=bootstrap.accuracy(mine)[0],
-                baseline=None if theirs is None else bootstrap.accuracy(theirs)[0],
+                accuracy=accuracies(mine)[0],
+                baseline=None if theirs is None else accuracies(theirs)[0],
                 difference=None if theirs is None else bootstrap.difference(mine, theirs)[0],
             )
         )

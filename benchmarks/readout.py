@@ -98,7 +98,7 @@ class Row:
         scorer: the scorer's label; empty for `pass` and `majority`.
         is_exact: whether the mean over subsets is exact, not taken over seeded orders.
         outcomes: one column per number of samples, 1 to the largest.
-        full: outcome with all samples in the order they stand in, shape (problems,): 1, 0, or NaN
+        in_order: outcome with the first samples as they stand, shape of the outcomes: 1, 0, or NaN
             where it could not be graded.
     """
 
@@ -106,7 +106,7 @@ class Row:
     scorer: str
     is_exact: bool
     outcomes: Outcomes
-    full: Floats
+    in_order: Floats
 
     @property
     def label(self) -> str:
@@ -205,7 +205,7 @@ class Reader:
             scorer=label,
             is_exact=exact is not None,
             outcomes=exact or self._sampled(weights, values),
-            full=self._verdicts(whole, weights, values)[:, 0, -1],
+            in_order=self._verdicts(whole, weights, values)[:, 0],
         )
 
     def _sampled(self, weights: Floats, values: Floats) -> Outcomes:

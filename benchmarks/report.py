@@ -41,9 +41,10 @@ TITLES = {
     "difficulty": "By difficulty",
 }
 _NOTES = {
-    "accuracy": "95% intervals by a bootstrap over problems; several seeds are averaged first.",
+    "accuracy": "95% intervals over problems: Wilson's for accuracies, a bootstrap's for costs; "
+    "several seeds are averaged first.",
     "equal": "As many samples of the policy's best_of_n run with the most samples as cost what the "
-    "method cost on average; differences are paired over problems.",
+    "method cost on average; differences are paired over problems, their intervals a bootstrap's.",
     "samples": "Means over all subsets. A verifier that is exploited falls behind as N grows.",
     "verifiers": "AUROC within problems counts only pairs of candidates of one problem, which is "
     "what a selection can use. Correlations are with the number of characters, within problems.",

@@ -25,7 +25,7 @@ from stepsearch.benchmarks.run_data import COSTS, Floats, Method
 from stepsearch.benchmarks.run_folder import printable
 from stepsearch.benchmarks.samples import SampledProblem, SampleSet, read_samples
 from stepsearch.benchmarks.scorers import parse_scorer
-from stepsearch.benchmarks.statistics import Estimate, Outcomes, PairedBootstrap
+from stepsearch.benchmarks.statistics import Estimate, Outcomes, PairedBootstrap, accuracies
 from stepsearch.benchmarks.votes import NO_ANSWER
 from stepsearch.search.task import Task
 
@@ -46,8 +46,8 @@ def accuracy_table(methods: Iterable[Method]) -> Table:
             "seeds": len(method.runs),
             "problems": len(method.ids()),
         }
-        row |= spread("accuracy", bootstrap.accuracy(method.outcomes())[0])
-        row |= spread("pass", bootstrap.accuracy(method.outcomes("right_pass"))[0])
+        row |= spread("accuracy", accuracies(method.outcomes())[0])
+        row |= spread("pass", accuracies(method.outcomes("right_pass"))[0])
         row["undecided"] = float(method.outcomes().undecided.sum())
         for name in COSTS:
             cost = method.cost(name)
@@ -71,7 +71,7 @@ def difficulty_table(methods: Iterable[Method]) -> Table:
             for value in sorted(set(values)):
                 rows = [i for i, v in enumerate(values) if v == value]
                 part = Outcomes(right=outcomes.right[rows], undecided=outcomes.undecided[rows])
-                estimate = _bootstrap(len(rows)).accuracy(part)[0]
+                estimate = accuracies(part)[0]
                 table.append(
                     {"method": method.label, "by": key, "value": value, "problems": len(rows)}
                     | spread("accuracy", estimate)
@@ -154,12 +154,11 @@ def equal_table(method: Method, baseline: Baseline) -> Table:
 
 def samples_table(baseline: Baseline) -> Table:
     """Accuracy of each readout at every number of samples: over-optimisation shows as a fall."""
-    bootstrap = _bootstrap(len(baseline.ids))
     return [
         {"method": baseline.method.label, "readout": row.label, "samples": k + 1}
         | spread("accuracy", estimate)
         for row in baseline.rows
-        for k, estimate in enumerate(bootstrap.accuracy(row.outcomes))
+        for k, estimate in enumerate(accuracies(row.outcomes))
     ]
 
 

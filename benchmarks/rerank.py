@@ -14,7 +14,13 @@ from stepsearch.benchmarks.grading import Grader, extraction_alarm, gradable
 from stepsearch.benchmarks.readout import Reader, Row, collect, values_of
 from stepsearch.benchmarks.samples import SampleSet, read_samples
 from stepsearch.benchmarks.scorers import Scorer, apply_link, parse_scorer, score_missing
-from stepsearch.benchmarks.statistics import Estimate, McNemar, PairedBootstrap, mcnemar
+from stepsearch.benchmarks.statistics import (
+    Estimate,
+    McNemar,
+    PairedBootstrap,
+    accuracies,
+    mcnemar,
+)
 from stepsearch.search.aggregate import AGGREGATIONS
 from stepsearch.search.contracts import Aggregation
 from stepsearch.search.errors import ConfigurationError
@@ -35,6 +41,8 @@ class RerankSettings:
     Attributes:
         samples: the file.
         verifiers: expressions, see `scorers`.
+        sizes: numbers of samples to show, the largest of which McNemar's test is about; empty for
+            powers of 4 and the largest there is.
         aggregations: read out every expression with each of these; empty for the verifiers' own.
         selections: of `weighted`, `best` and `ties`; `pass` and `majority` are always there.
         links: `NAME=logistic` for scores that are no probabilities.
@@ -50,6 +58,7 @@ class RerankSettings:
 
     samples: Path
     verifiers: Sequence[str] = ()
+    sizes: Sequence[int] = ()
     aggregations: Sequence[Aggregation] = ()
     selections: Sequence[str] = SELECTIONS
     links: Sequence[str] = ()
@@ -71,6 +80,8 @@ class RerankSettings:
                 raise ConfigurationError(
                     f"--{name} {unknown[0]!r} is not one of {', '.join(known)}"
                 )
+        if wrong := [size for size in self.sizes if size < 1]:
+            raise ConfigurationError(f"--n {wrong[0]} must be at least 1")
         for name in ("num_orders", "num_resamples"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name}={getattr(self, name)} must be at least 1")
@@ -84,8 +95,8 @@ class Line:
         row: the row.
         accuracy: with intervals over problems.
         difference: accuracy minus that of the row it is compared with, paired; empty for itself.
-        test: McNemar's test against that row with all samples in the order they stand in, over
-            the problems that both decided.
+        test: McNemar's test against that row with the first samples as they stand, as many as the
+            largest size, over the problems that both decided.
     """
 
     row: Row
@@ -103,6 +114,7 @@ class Reranking:
         lines: one per row.
         num_problems: problems in the figures.
         excluded: ids of problems whose gold answer cannot be read.
+        sizes: numbers of samples to show, in ascending order.
         max_samples: samples of the largest problem.
         num_short: problems with fewer samples than the largest.
         num_samples, num_answers: samples, and those that hold an answer.
@@ -115,6 +127,7 @@ class Reranking:
     lines: list[Line]
     num_problems: int
     excluded: tuple[str, ...]
+    sizes: list[int]
     max_samples: int
     num_short: int
     num_samples: int
@@ -141,6 +154,7 @@ def rerank(settings: RerankSettings) -> Reranking:
     names = sorted({name for scorer in scorers for name in scorer.names})
     kept = gradable([p.problem for p in found.problems], grader, hint=_GOLD)
     found.problems = [p for p in found.problems if p.problem.id not in set(kept.excluded)]
+    sizes = _sizes(settings.sizes, max(1, *(len(p.samples) for p in found.problems)))
     score_missing(found, names, settings.overrides)
     for link in settings.links:
         apply_link(found, link)
@@ -160,9 +174,10 @@ def rerank(settings: RerankSettings) -> Reranking:
         notes.append(alarm)
     return Reranking(
         settings=settings,
-        lines=_compare(rows, settings),
+        lines=_compare(rows, settings, sizes[-1]),
         num_problems=len(found.problems),
         excluded=kept.excluded,
+        sizes=sizes,
         max_samples=ballots.width,
         num_short=int((ballots.counts < ballots.width).sum()),
         num_samples=len(samples),
@@ -171,6 +186,20 @@ def rerank(settings: RerankSettings) -> Reranking:
         grader=grader.name,
         notes=notes,
     )
+
+
+def _sizes(asked: Sequence[int], largest: int) -> list[int]:
+    """The sizes asked for, or 1, 4, 16, ... and the largest.
+
+    Raises:
+        ConfigurationError: no problem has so many samples.
+    """
+    if asked and max(asked) > largest:
+        raise ConfigurationError(
+            f"--n {max(asked)} is more than the {largest} samples of the largest problem"
+        )
+    powers = (4**i for i in range(largest.bit_length()))
+    return sorted({*asked} or {*(n for n in powers if n < largest), largest})
 
 
 def _rows(
@@ -201,29 +230,30 @@ def _rows(
 _ORDER = ("pass", "majority", *SELECTIONS)
 
 
-def _compare(rows: Sequence[Row], settings: RerankSettings) -> list[Line]:
+def _compare(rows: Sequence[Row], settings: RerankSettings, size: int) -> list[Line]:
     base = next((row for row in rows if row.label == settings.against), None)
     if base is None:
         raise ConfigurationError(
             f"--against {settings.against!r} is not one of: {', '.join(row.label for row in rows)}"
         )
     bootstrap = PairedBootstrap(
-        len(base.full), num_resamples=settings.num_resamples, seed=settings.seed
+        len(base.in_order), num_resamples=settings.num_resamples, seed=settings.seed
     )
     return [
         Line(
             row=row,
-            accuracy=bootstrap.accuracy(row.outcomes),
+            accuracy=accuracies(row.outcomes),
             difference=[] if row is base else bootstrap.difference(row.outcomes, base.outcomes),
-            test=None if row is base else _test(row, base),
+            test=None if row is base else _test(row, base, size),
         )
         for row in rows
     ]
 
 
-def _test(a: Row, b: Row) -> McNemar:
-    decided = ~(np.isnan(a.full) | np.isnan(b.full))
-    return mcnemar(a.full[decided] == 1, b.full[decided] == 1)
+def _test(row: Row, base: Row, size: int) -> McNemar:
+    a, b = row.in_order[:, size - 1], base.in_order[:, size - 1]
+    decided = ~(np.isnan(a) | np.isnan(b))
+    return mcnemar(a[decided] == 1, b[decided] == 1)
 
 
 def as_json(result: Reranking) -> dict[str, Any]:
@@ -235,6 +265,7 @@ def as_json(result: Reranking) -> dict[str, Any]:
         "num_problems": result.num_problems,
         "excluded": list(result.excluded),
         "max_samples": result.max_samples,
+        "mcnemar_samples": result.sizes[-1],
         "num_short": result.num_short,
         "num_samples": result.num_samples,
         "num_answers": result.num_answers,

@@ -21,15 +21,9 @@ def parse_sizes(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def render(result: Reranking, sizes: Sequence[int]) -> str:
-    """Accuracy at some numbers of samples, and the differences to the row compared with.
-
-    Args:
-        result: the reranking.
-        sizes: numbers of samples; empty takes powers of 4 and the largest.
-    """
-    sizes = [n for n in sizes if n <= result.max_samples] or default_sizes(result.max_samples)
-    base = result.settings.against
+def render(result: Reranking) -> str:
+    """Accuracy at some numbers of samples, and the differences to the row compared with."""
+    base, sizes = result.settings.against, result.sizes
     accuracy = [
         [line.row.label, *(_estimate(line.accuracy[n - 1], "") for n in sizes)]
         for line in result.lines
@@ -46,17 +40,11 @@ def render(result: Reranking, sizes: Sequence[int]) -> str:
             "",
             *_table(["accuracy, %", *heads], accuracy),
             "",
-            *_table([f"minus {base}", *heads, f"McNemar at N={result.max_samples}"], difference),
+            *_table([f"minus {base}", *heads, f"McNemar at N={sizes[-1]}"], difference),
             "",
             *_foot(result),
         ]
     )
-
-
-def default_sizes(largest: int) -> list[int]:
-    """1, 4, 16, ... and the largest."""
-    sizes = [4**i for i in range(10) if 4**i < largest]
-    return [*sizes, largest]
 
 
 def _head(result: Reranking) -> list[str]:
@@ -93,8 +81,9 @@ def _foot(result: Reranking) -> list[str]:
     ]
     return [
         how,
-        "95% intervals by a paired bootstrap over problems; McNemar's exact test counts problems "
-        "that only one of the two solves.",
+        "95% intervals over problems: Wilson's for accuracies, a paired bootstrap's for "
+        "differences. McNemar's exact test counts problems that only one of the two solves with "
+        f"the first {result.sizes[-1]} samples as they stand.",
         *undecided,
         *(f"note: {note}" for note in result.notes),
     ]

@@ -14,7 +14,7 @@ import numpy as np
 
 from stepsearch.benchmarks.grading import Gradable, Grader, extraction_alarm
 from stepsearch.benchmarks.run_folder import printable
-from stepsearch.benchmarks.statistics import Estimate, Outcomes, PairedBootstrap
+from stepsearch.benchmarks.statistics import Estimate, Outcomes, accuracies
 from stepsearch.search.aggregate import chain_value
 from stepsearch.search.select import SELECTIONS, Selection, candidates, choose
 from stepsearch.search.trace import Trace, read
@@ -107,7 +107,7 @@ def outcomes_of(rows: Iterable[Row], column: str = "right") -> Outcomes:
 
 def summarize(rows: Sequence[Row], problems: Gradable) -> dict[str, Any]:
     """Accuracy with its interval, and what was spent."""
-    [accuracy] = PairedBootstrap(len(rows)).accuracy(outcomes_of(rows))
+    [accuracy] = accuracies(outcomes_of(rows))
     num_answers = sum(row["answer"] is not None for row in rows)
     return {
         "problems": len(rows),

@@ -1,14 +1,16 @@
-"""How sure a comparison is: paired bootstrap over problems, McNemar's test."""
+"""How sure a figure is: Wilson intervals, a paired bootstrap over problems, McNemar's test."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import comb
+from math import comb, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Z95 = 1.959963984540054
+"""Standard deviations that hold 95% of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +19,7 @@ class Estimate:
 
     Attributes:
         value: the estimate from the problems as they are; NaN when no problem was decided.
-        low, high: the percentile interval.
+        low, high: the 95% interval.
     """
 
     value: float
@@ -43,11 +45,50 @@ class Outcomes:
         return _ratio(self.right.sum(axis=0), (1 - self.undecided).sum(axis=0))
 
 
+def wilson(share: float, trials: float) -> tuple[float, float]:
+    """The score interval of a proportion (Wilson 1927), 95%.
+
+    It has a width where nothing or everything succeeded, and keeps its promise there and for few
+    trials, which percentiles of a bootstrap do not.
+
+    Args:
+        share: of the trials that succeeded.
+        trials: how many there were; a fraction for an effective number.
+    """
+    square = Z95 * Z95 / trials
+    middle = (share + square / 2) / (1 + square)
+    reach = sqrt(share * (1 - share) * square + square * square / 4) / (1 + square)
+    return min(share, middle - reach), max(share, middle + reach)
+
+
+def accuracies(outcomes: Outcomes) -> list[Estimate]:
+    """The accuracy of each column with its Wilson interval over problems.
+
+    Outcomes that are means over subsets or seeds vary less than single answers: the interval takes
+    as many trials as would have their variance (Franco et al. 2019, "Comparative study of
+    confidence intervals for proportions in complex sample surveys"), which is the number of
+    decided problems where every outcome is 0 or 1. Where all outcomes are alike it stays at that
+    number, since the problems that would differ were not seen.
+    """
+    decided = 1 - outcomes.undecided
+    trials = decided.sum(axis=0)
+    values = outcomes.accuracy()
+    squares = ((outcomes.right - values * decided) ** 2).sum(axis=0)
+    found = []
+    for value, n, square in zip(values.tolist(), trials.tolist(), squares.tolist(), strict=True):
+        if n > 0 and square > 1e-12 * n:
+            n = max(n, value * (1 - value) * n * n / square)
+        low, high = wilson(value, n) if n > 0 else (np.nan, np.nan)
+        found.append(Estimate(value=value, low=low, high=high))
+    return found
+
+
 class PairedBootstrap:
     """Resamples problems; the same resamples serve every method, so that differences are paired.
 
     Efron and Tibshirani 1993, percentile intervals. What is resampled is the problem: samples of
-    one problem are not independent.
+    one problem are not independent. Two methods that agree on every problem differ by 0 in every
+    resample: an interval without width then says so, not that they agree everywhere.
 
     Args:
         num_problems: how many problems there are.
@@ -70,10 +111,6 @@ class PairedBootstrap:
         share = np.full(num_problems, 1 / num_problems)
         self._counts = rng.multinomial(num_problems, share, size=num_resamples).astype(np.float64)
         self._quantiles = ((1 - confidence) / 2, (1 + confidence) / 2)
-
-    def accuracy(self, outcomes: Outcomes) -> list[Estimate]:
-        """The accuracy of each column with its interval."""
-        return self._estimates(outcomes.accuracy(), self._resampled(outcomes))
 
     def difference(self, a: Outcomes, b: Outcomes) -> list[Estimate]:
         """Accuracy of `a` minus that of `b`, column by column."""

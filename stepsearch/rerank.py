@@ -41,7 +41,7 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help="scores that are logits",
     )
     add("--against", default="majority", metavar="ROW", help="compare all rows with this one")
-    add("--n", default="", metavar="N,N", help="numbers of samples to show (--json has all)")
+    add("--n", default="", metavar="N,N", help="numbers of samples to show")
     add("--disjoint", action="store_true", help="mean over disjoint groups, not over all subsets")
     add("--task", default="math", help="math, exact or multiple_choice")
     add("--separator", default="\n", help="ends a step of a sample's text; default: a newline")
@@ -61,11 +61,11 @@ def run(options: argparse.Namespace) -> int:
     from stepsearch.benchmarks.rerank import SELECTIONS, RerankSettings, as_json, rerank
     from stepsearch.benchmarks.rerank_text import parse_sizes, render
 
-    sizes = parse_sizes(options.n)
     result = rerank(
         RerankSettings(
             samples=options.samples,
             verifiers=options.verifier,
+            sizes=parse_sizes(options.n),
             aggregations=options.aggregation,
             selections=options.select or SELECTIONS,
             links=options.link,
@@ -79,5 +79,5 @@ def run(options: argparse.Namespace) -> int:
             overrides=options.overrides,
         )
     )
-    print(json.dumps(as_json(result)) if options.json else render(result, sizes))
+    print(json.dumps(as_json(result)) if options.json else render(result))
     return 0

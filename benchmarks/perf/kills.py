@@ -67,7 +67,7 @@ def sweep(settings: Sequence[str], runs: Path, kill_at: int | None = None) -> No
     process = subprocess.Popen(command, start_new_session=True)
     try:
         while kill_at is not None and count_solved(runs) < kill_at and process.poll() is None:
-            time.sleep(0.01)
+            time.sleep(0.05)
         if kill_at is None:
             process.wait()
     finally:

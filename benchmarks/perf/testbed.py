@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import csv
-import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from stepsearch.benchmarks.perf import synthetic
+from stepsearch.benchmarks.statistics import wilson
 from stepsearch.search.contracts import Strategy
 from stepsearch.search.engine import Engine
 from stepsearch.search.select import SELECTIONS, Selection, choose
@@ -91,7 +91,7 @@ async def measure(name: str, n: int, noise: float, count: int) -> list[Row]:
     readings: tuple[Selection | Literal["pass"], ...] = (*SELECTIONS, "pass")
     for select in readings:
         right = sum(_is_right(solution, select, task) for solution in solutions)
-        low, high = wilson(right, count)
+        low, high = wilson(right / count, count)
         rows.append(
             Row(
                 strategy=name,
@@ -112,15 +112,6 @@ def _is_right(solution: Solution, select: Selection | Literal["pass"], task: Exa
         return any(candidate.answer == synthetic.RIGHT for candidate in solution.candidates)
     chosen = choose(solution.candidates, select, task.equal).candidate
     return chosen is not None and chosen.answer == synthetic.RIGHT
-
-
-def wilson(hits: int, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """The Wilson score interval of a rate."""
-    rate, square = hits / trials, z * z
-    middle = rate + square / (2 * trials)
-    reach = z * math.sqrt(rate * (1 - rate) / trials + square / (4 * trials * trials))
-    scale = 1 + square / trials
-    return (middle - reach) / scale, (middle + reach) / scale
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import os
 import random
 import re
@@ -88,6 +89,14 @@ def test_a_complete_run_is_left_alone(world: list[str], capfd) -> None:
     assert "nothing was done" in capfd.readouterr().err
     after = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "log.txt"}
     assert before == after
+
+
+def test_the_root_logger_is_left_as_it_was(world: list[str]) -> None:
+    root = logging.getLogger()
+    before = (root.handlers[:], root.level)
+    assert main(["bench", *world, "benchmark.limit=1"]) == 0
+    assert main(["bench", *world, "search=beem"]) == 2
+    assert (root.handlers, root.level) == before
 
 
 def test_another_configuration_is_another_folder(world: list[str]) -> None:

@@ -189,7 +189,7 @@ def method(label: str, right: list[int], cost: float) -> Method:
 def test_a_baseline_at_the_same_cost(cost: float, samples: float, accuracy: float | None) -> None:
     right = np.array([[0.0, 1.0, 1.0], [0.0, 0.0, 1.0]])
     outcomes = Outcomes(right=right, undecided=np.zeros((2, 3)))
-    row = Row(selection="best", scorer="v", is_exact=True, outcomes=outcomes, full=right[:, -1])
+    row = Row(selection="best", scorer="v", is_exact=True, outcomes=outcomes, in_order=right)
     baseline = Baseline(
         method=method("best_of_n", [1, 1], 30), ids=["0", "1"], rows=[row], num_samples=3.0
     )

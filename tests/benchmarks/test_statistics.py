@@ -1,4 +1,4 @@
-"""Bootstrap and McNemar against brute force, simulation and published values."""
+"""Intervals and McNemar's test against brute force, simulation and published values."""
 
 import itertools
 import math
@@ -6,12 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stepsearch.benchmarks.statistics import Outcomes, PairedBootstrap, mcnemar
+from stepsearch.benchmarks.statistics import (
+    Outcomes,
+    PairedBootstrap,
+    accuracies,
+    mcnemar,
+    wilson,
+)
 
 
 def outcomes(right: Sequence[float], undecided: list[float] | None = None) -> Outcomes:
-    column = np.array(right)[:, None]
+    column = np.array(right, dtype=float)[:, None]
     gap = np.zeros_like(column) if undecided is None else np.array(undecided)[:, None]
     return Outcomes(right=column, undecided=gap)
 
@@ -19,7 +27,7 @@ def outcomes(right: Sequence[float], undecided: list[float] | None = None) -> Ou
 def test_quantiles_agree_with_all_resamples() -> None:
     values = [0.0, 0.0, 1.0, 0.5]
     means = [np.mean(draw) for draw in itertools.product(values, repeat=4)]
-    [found] = PairedBootstrap(4, num_resamples=100_000).accuracy(outcomes(values))
+    found = PairedBootstrap(4, num_resamples=100_000).mean(np.array(values))
     assert found.value == pytest.approx(0.375)
     assert (found.low, found.high) == pytest.approx(
         np.quantile(means, (0.025, 0.975)).tolist(), abs=0.01
@@ -27,10 +35,62 @@ def test_quantiles_agree_with_all_resamples() -> None:
 
 
 def test_undecided_is_neither_right_nor_wrong() -> None:
-    [found] = PairedBootstrap(4).accuracy(outcomes([1, 0, 0, 0], [0, 0, 1, 1]))
-    assert found.value == 0.5
-    [none] = PairedBootstrap(2).accuracy(outcomes([0, 0], [1, 1]))
-    assert math.isnan(none.value)
+    [found] = accuracies(outcomes([1, 0, 0, 0], [0, 0, 1, 1]))
+    assert (found.value, found.low, found.high) == (0.5, *wilson(0.5, 2))
+    [none] = accuracies(outcomes([0, 0], [1, 1]))
+    assert all(map(math.isnan, (none.value, none.low, none.high)))
+
+
+@pytest.mark.parametrize(
+    ("hits", "trials", "low", "high"),
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_wilson_as_published(hits: int, trials: int, low: float, high: float) -> None:
+    """Newcombe 1998, "Two-sided confidence intervals for the single proportion", table I."""
+    assert wilson(hits / trials, trials) == pytest.approx((low, high), abs=5e-5)
+
+
+@pytest.mark.parametrize("right", [0.0, 1.0])
+def test_all_wrong_or_all_right_is_not_certain(right: float) -> None:
+    for count, reach in ((2, 0.658), (20, 0.161)):
+        [found] = accuracies(outcomes([right] * count))
+        assert found.value == right
+        assert found.high - found.low == pytest.approx(reach, abs=1e-3)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=50))
+def test_single_answers_have_the_interval_of_a_proportion(right: list[bool]) -> None:
+    [found] = accuracies(outcomes(right))
+    assert (found.low, found.high) == pytest.approx(wilson(np.mean(right), len(right)))
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=50))
+def test_means_have_an_interval_that_is_no_wider(right: list[float]) -> None:
+    [found] = accuracies(outcomes(right))
+    low, high = wilson(np.mean(right), len(right))
+    assert low - 1e-9 <= found.low <= found.value <= found.high <= high + 1e-9
+
+
+def test_means_count_as_the_trials_that_have_their_variance() -> None:
+    [found] = accuracies(outcomes([0.25, 0.75] * 50))
+    assert (found.low, found.high) == pytest.approx(wilson(0.5, 400))
+
+
+@pytest.mark.parametrize(("problems", "samples"), [(30, 1), (40, 4), (200, 16)])
+def test_rare_successes_are_covered_too(problems: int, samples: int) -> None:
+    """Percentiles of a bootstrap cover these truths in 63, 82 and 94 of 100 trials."""
+    rng = np.random.default_rng(3)
+    a, b, trials, covered = 0.1, 3.0, 2000, 0
+    for _ in range(trials):
+        right = rng.binomial(samples, rng.beta(a, b, problems)) / samples
+        [found] = accuracies(outcomes(right.tolist()))
+        covered += found.low <= a / (a + b) <= found.high
+    assert covered / trials > 0.92
 
 
 def test_difference_is_paired() -> None:
@@ -40,7 +100,7 @@ def test_difference_is_paired() -> None:
     b[:3] = ~b[:3]
     bootstrap = PairedBootstrap(200)
     [difference] = bootstrap.difference(outcomes(a.tolist()), outcomes(b.tolist()))
-    [alone] = bootstrap.accuracy(outcomes(a.tolist()))
+    [alone] = accuracies(outcomes(a.tolist()))
     assert difference.high - difference.low < (alone.high - alone.low) / 3
     [same] = bootstrap.difference(outcomes(a.tolist()), outcomes(a.tolist()))
     assert (same.value, same.low, same.high) == (0, 0, 0)
@@ -56,7 +116,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
         bootstrap = PairedBootstrap(problems, num_resamples=1000, seed=trial)
         truths = (truth_a, truth_a - (truth_b * 0.9 + (1 - truth_b) * 0.1))
         x, y = outcomes(a.tolist()), outcomes(b.tolist())
-        estimates = (*bootstrap.accuracy(x), *bootstrap.difference(x, y))
+        estimates = (*accuracies(x), *bootstrap.difference(x, y))
         covered += [e.low <= truth <= e.high for e, truth in zip(estimates, truths, strict=True)]
     noise = 3 * math.sqrt(0.95 * 0.05 / trials)
     assert covered / trials == pytest.approx([0.95, 0.95], abs=noise + 0.01)
