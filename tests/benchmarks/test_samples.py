@@ -1,0 +1,125 @@
+"""Samples and traces as they are read, and what is refused."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.samples import QUICK, problem, said, write
+from support.worlds import engine, hash_verifier, random_policy
+
+from stepsearch import ConfigurationError, Problem
+from stepsearch.benchmarks.readout import group_answers
+from stepsearch.benchmarks.rerank import RerankSettings, rerank
+from stepsearch.benchmarks.samples import as_scores, read_samples, split_steps
+from stepsearch.search.strategies.beam import Beam
+from stepsearch.search.strategies.best_of_n import BestOfN
+from stepsearch.search.task import ExactTask, MathTask
+
+
+def test_traces_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    problems = [Problem(text=f"q{i}", id=str(i), answer=str(i % 4)) for i in range(12)]
+    search = engine(BestOfN(n=6), random_policy(), hash_verifier(), trace=path)
+    solutions = {s.problem.id: s for s in search.solve_many(problems)}
+    with path.open("a") as file:
+        file.write('{"version":1,"tree"')
+    settings = {"task": "exact", "selections": ["weighted"]}
+    result = rerank(RerankSettings(samples=path, verifiers=["scripted"], **QUICK | settings))
+    expected = np.mean([s.answer == s.problem.answer for s in solutions.values()])
+    assert result.lines[-1].accuracy[-1].value == pytest.approx(expected)
+    assert result.notes == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"), [(Beam(n=4, width=2), {}), (BestOfN(n=4), {"settle": "certain"})]
+)
+def test_dependent_samples_come_with_a_warning(tmp_path: Path, strategy, settings) -> None:
+    path = tmp_path / "trace.jsonl"
+    search = engine(strategy, random_policy(), hash_verifier(), trace=path, **settings)
+    search.solve(Problem(text="q", id="q", answer="1"))
+    result = rerank(RerankSettings(samples=path, task="exact", **QUICK))
+    assert any("tree search" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("a\nb\n#### 1", ("a\n", "b\n", "#### 1")),
+        ("a\n\nb\n", ("a\n\n", "b\n")),
+        ("\na", ("\n", "a")),
+        ("", ()),
+    ],
+)
+def test_steps_of_a_text(text: str, steps: tuple[str, ...]) -> None:
+    assert split_steps(text, "\n") == steps
+    assert "".join(steps) == text
+
+
+def test_scores_as_they_stand_in_files() -> None:
+    assert as_scores(1) == (1.0,)
+    assert as_scores([0.5, 2]) == (0.5, 2.0)
+    assert as_scores(None) is as_scores([]) is as_scores([1.0, None]) is as_scores(math.inf) is None
+    for wrong in ("0.5", True, {"a": 1}):
+        with pytest.raises(ValueError, match="a number or a list"):
+            as_scores(wrong)
+
+
+def test_groups_follow_the_task() -> None:
+    answers = ["7", "007", None, "7.0", "8"]
+    assert group_answers(answers, MathTask()) == ([0, 0, -1, 0, 1], ["7", "8"])
+    assert group_answers(answers, ExactTask())[0] == [0, 1, -1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([{"id": "a", "problem": "?", "samples": []}], ["line 1", "'answer' is missing"]),
+        ([problem("a", 1, said(1, prm="high"))], ["line 1", "a number or a list", "'high'"]),
+        ([problem("a", 1, said(1)), problem("a", 2, said(1))], ["'a' occurs on two lines"]),
+        ([], ["holds no samples"]),
+        ([[1]], ["line 1", "not a JSON object"]),
+        ([problem("a", 1, said(1, prm=10**400))], ["line 1", "too large"]),
+        ([problem("a", 1, said(1, prm=[0.5, -(10**400)]))], ["line 1", "too large"]),
+    ],
+)
+def test_broken_files_are_named(tmp_path: Path, lines: list, words: list[str]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read_samples(write(tmp_path / "s.jsonl", lines), MathTask())
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_lines_nested_too_deeply_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_text("[" * 100_000 + "]" * 100_000 + "\n")
+    with pytest.raises(ConfigurationError, match="line 1: nested too deeply"):
+        read_samples(path, MathTask())
+
+
+def test_gold_that_is_not_a_number_is_no_gold(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "s.jsonl", [problem(n, g, said(1)) for n, g in (("a", 1), ("b", math.nan))]
+    )
+    assert rerank(RerankSettings(samples=path, **QUICK)).excluded == ("b",)
+
+
+def test_traces_without_gold_answers_do_not_blame_a_benchmark(tmp_path: Path) -> None:
+    path = tmp_path / "traces.jsonl"
+    engine(BestOfN(n=2), random_policy(), trace=path).solve("q")
+    with pytest.raises(ConfigurationError) as caught:
+        rerank(RerankSettings(samples=path, **QUICK))
+    assert "none of the 1 problems has a gold answer" in str(caught.value)
+    assert "Problem(answer=...)" in str(caught.value)
+    assert "benchmark.answer" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [{"aggregation": 3}, {"verifier": {"name": "v", "range": 1}}])
+def test_odd_provenance_of_a_trace_is_named(tmp_path: Path, change: dict[str, object]) -> None:
+    path = tmp_path / "traces.jsonl"
+    engine(BestOfN(n=2), random_policy(), hash_verifier(), trace=path).solve("q")
+    trace = json.loads(path.read_text())
+    trace["provenance"] |= change
+    with pytest.raises(ConfigurationError, match="line 1: the trace has scores of range"):
+        read_samples(write(path, [trace]), ExactTask())
