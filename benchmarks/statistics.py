@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Z95 = 1.959963984540054
 """Standard deviations that hold 95% of a normal distribution."""
+_UNSEEN = Z95 * Z95 / 2
+"""Wilson's interval is centred as if so many trials more had succeeded, and so many failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +68,19 @@ def accuracies(outcomes: Outcomes) -> list[Estimate]:
 
     Outcomes that are means over subsets or seeds vary less than single answers: the interval takes
     as many trials as would have their variance (Franco et al. 2019, "Comparative study of
-    confidence intervals for proportions in complex sample surveys"), which is the number of
-    decided problems where every outcome is 0 or 1. Where all outcomes are alike it stays at that
-    number, since the problems that would differ were not seen.
+    confidence intervals for proportions in complex sample surveys"). That is the number of decided
+    problems where every outcome is 0 or 1. The variance is taken with `_UNSEEN` problems solved
+    and as many failed in addition (Agresti and Coull 1998): few problems that are all alike do not
+    show that all problems are.
     """
     decided = 1 - outcomes.undecided
     trials = decided.sum(axis=0)
-    values = outcomes.accuracy()
-    squares = ((outcomes.right - values * decided) ** 2).sum(axis=0)
+    share = (outcomes.right.sum(axis=0) + _UNSEEN) / (trials + 2 * _UNSEEN)
+    squares = ((outcomes.right - share * decided) ** 2).sum(axis=0)
+    squares += _UNSEEN * (share**2 + (1 - share) ** 2)
+    effective = trials * share * (1 - share) * (trials + 2 * _UNSEEN) / squares
     found = []
-    for value, n, square in zip(values.tolist(), trials.tolist(), squares.tolist(), strict=True):
-        if n > 0 and square > 1e-12 * n:
-            n = max(n, value * (1 - value) * n * n / square)
+    for value, n in zip(outcomes.accuracy().tolist(), effective.tolist(), strict=True):
         low, high = wilson(value, n) if n > 0 else (np.nan, np.nan)
         found.append(Estimate(value=value, low=low, high=high))
     return found

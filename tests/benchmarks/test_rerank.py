@@ -9,6 +9,7 @@ import pytest
 from support.samples import QUICK, accuracy, problem, rows, said, write
 
 from stepsearch import ConfigurationError
+from stepsearch.benchmarks.grading import Grader
 from stepsearch.benchmarks.rerank import RerankSettings, as_json, rerank
 from stepsearch.search.select import choose
 from stepsearch.search.task import MathTask
@@ -135,11 +136,14 @@ def test_scores_that_are_no_probabilities(tmp_path: Path) -> None:
     assert accuracy(found["weighted rm"])[-1] == 1
 
 
-def test_unknown_is_neither_right_nor_wrong(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "s.jsonl",
-        [problem("a", "x+1", said("9^{9^{9^9}}")), problem("b", 2, said(2))],
-    )
+def test_unknown_is_neither_right_nor_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def right(self: Grader, answer: str | None, gold: str) -> bool | None:
+        return None if answer == "9" else answer == gold
+
+    monkeypatch.setattr(Grader, "right", right)
+    path = write(tmp_path / "s.jsonl", [problem("a", 1, said(9)), problem("b", 2, said(2))])
     row = rows(path)["majority"]
     assert (accuracy(row), row["undecided"]) == ([1.0], [1.0])
 

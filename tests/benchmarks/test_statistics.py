@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from stepsearch.benchmarks.statistics import (
     Outcomes,
@@ -18,7 +19,9 @@ from stepsearch.benchmarks.statistics import (
 )
 
 
-def outcomes(right: Sequence[float], undecided: list[float] | None = None) -> Outcomes:
+def outcomes(
+    right: Sequence[float] | NDArray[np.float64], undecided: list[float] | None = None
+) -> Outcomes:
     column = np.array(right, dtype=float)[:, None]
     gap = np.zeros_like(column) if undecided is None else np.array(undecided)[:, None]
     return Outcomes(right=column, undecided=gap)
@@ -77,20 +80,31 @@ def test_means_have_an_interval_that_is_no_wider(right: list[float]) -> None:
 
 
 def test_means_count_as_the_trials_that_have_their_variance() -> None:
-    [found] = accuracies(outcomes([0.25, 0.75] * 50))
-    assert (found.low, found.high) == pytest.approx(wilson(0.5, 400))
+    [found] = accuracies(outcomes([0.25, 0.75] * 5000))
+    assert (found.low, found.high) == pytest.approx(wilson(0.5, 40_000), abs=1e-5)
 
 
-@pytest.mark.parametrize(("problems", "samples"), [(30, 1), (40, 4), (200, 16)])
-def test_rare_successes_are_covered_too(problems: int, samples: int) -> None:
-    """Percentiles of a bootstrap cover these truths in 63, 82 and 94 of 100 trials."""
+def test_nearly_all_right_is_no_surer_than_all_right() -> None:
+    [nearly] = accuracies(outcomes([1.0] * 59 + [15 / 16]))
+    [whole] = accuracies(outcomes([1.0] * 60))
+    assert nearly.low == pytest.approx(whole.low, abs=0.01)
+
+
+RARE = {
+    "single answers": lambda rng: rng.binomial(1, rng.beta(0.1, 3.0, 30)),
+    "four samples": lambda rng: rng.binomial(4, rng.beta(0.1, 3.0, 40)) / 4,
+    "sixteen samples": lambda rng: rng.binomial(16, rng.beta(0.1, 3.0, 200)) / 16,
+    "few hopeless problems": lambda rng: np.where(rng.random(60) < 1 - 0.1 / 3.1, 0.0, 1 - 1e-4),
+}
+
+
+@pytest.mark.parametrize("name", RARE)
+def test_rare_successes_are_covered_too(name: str) -> None:
+    """Percentiles of a bootstrap cover the truth in 63, 82, 94 and 86 of 100 trials."""
     rng = np.random.default_rng(3)
-    a, b, trials, covered = 0.1, 3.0, 2000, 0
-    for _ in range(trials):
-        right = rng.binomial(samples, rng.beta(a, b, problems)) / samples
-        [found] = accuracies(outcomes(right.tolist()))
-        covered += found.low <= a / (a + b) <= found.high
-    assert covered / trials > 0.92
+    found = [accuracies(outcomes(RARE[name](rng)))[0] for _ in range(2000)]
+    covered = np.mean([e.low <= 0.1 / 3.1 <= e.high for e in found])
+    assert covered > 0.925
 
 
 def test_difference_is_paired() -> None:
