@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import html
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import OmegaConf
 
 from stepsearch.benchmarks.equal_compute import Baseline
 from stepsearch.benchmarks.plots import draw
+from stepsearch.benchmarks.report_page import TITLES, page_of
 from stepsearch.benchmarks.report_tables import (
     Samples,
     Table,
@@ -26,31 +25,6 @@ from stepsearch.benchmarks.run_data import Method, methods_of, read_runs
 from stepsearch.benchmarks.run_folder import CONFIG
 from stepsearch.conf.build import build
 from stepsearch.search.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from pandas import DataFrame  # type: ignore[import-untyped, unused-ignore]
-
-TITLES = {
-    "accuracy": "Accuracy and cost per problem",
-    "equal": "At equal compute against votes over independent samples",
-    "samples": "Independent samples read out at every number of them",
-    "verifiers": "Verifiers: discrimination, calibration and length",
-    "calibration": "Calibration by score",
-    "depth": "Discrimination by depth",
-    "coverage": "Accuracy when the least certain problems stay unanswered",
-    "difficulty": "By difficulty",
-}
-_NOTES = {
-    "accuracy": "95% intervals over problems: Wilson's for accuracies, a bootstrap's for costs; "
-    "several seeds are averaged first.",
-    "equal": "As many samples of the policy's best_of_n run with the most samples as cost what the "
-    "method cost on average; differences are paired over problems, their intervals a bootstrap's.",
-    "samples": "Means over all subsets. A verifier that is exploited falls behind as N grows.",
-    "verifiers": "AUROC within problems counts only pairs of candidates of one problem, which is "
-    "what a selection can use. Correlations are with the number of characters, within problems.",
-    "depth": "How well the score after so many steps tells whether that chain ends right.",
-    "coverage": "Problems are answered from the highest score of the solution down.",
-}
 
 
 def report(paths: Sequence[Path], out: Path) -> list[Path]:
@@ -77,14 +51,16 @@ def report(paths: Sequence[Path], out: Path) -> list[Path]:
     for number, problems in enumerate(sets, start=1):
         folder = out if len(sets) == 1 else out / f"problems-{number}"
         folder.mkdir(parents=True, exist_ok=True)
-        tables = tables_of(methods_of([run for run in runs if run.problems == problems]))
+        methods = methods_of([run for run in runs if run.problems == problems])
+        tables = tables_of(methods)
         frames = {name: pandas.DataFrame(table) for name, table in tables.items() if table}
         for name, frame in frames.items():
             files.append(folder / f"{name}.csv")
             frame.to_csv(files[-1], index=False, errors="backslashreplace")
         plots = draw(tables, folder)
         page = folder / "report.html"
-        page.write_text(_page(frames, plots), encoding="utf-8", errors="backslashreplace")
+        text = page_of(frames, plots, _about(methods))
+        page.write_text(text, encoding="utf-8", errors="backslashreplace")
         files += [*plots, page]
     return files
 
@@ -142,37 +118,12 @@ def _num_completions(method: Method) -> float:
     return sum(float(row["completions"]) for row in method.first.rows)
 
 
-def _page(frames: dict[str, DataFrame], plots: Sequence[Path]) -> str:
-    parts = [_HEAD]
-    for name, title in TITLES.items():
-        if name in frames:
-            parts += [f"<h2>{html.escape(title)}</h2>", f"<p>{_NOTES.get(name, '')}</p>"]
-            parts += [_image(plot) for plot in plots if plot.stem.startswith(name)]
-            parts.append(_table(frames[name]))
-    return "\n".join([*parts, "</body></html>"])
-
-
-def _image(path: Path) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f'<img alt="{html.escape(path.stem)}" src="data:image/png;base64,{data}">'
-
-
-def _table(frame: DataFrame) -> str:
-    shown: str = frame.to_html(index=False, na_rep="", float_format=_number, border=0)
-    is_open = "open" if len(frame) <= 30 else ""
-    return f"<details {is_open}><summary>{len(frame)} rows</summary>{shown}</details>"
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4g}"
-
-
-_HEAD = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>stepsearch report</title>
-<style>
-body{font:14px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:76rem;padding:0 1rem;color:#222}
-img{max-width:38rem;width:100%;display:block;margin:.5rem 0}
-details{overflow-x:auto}table{border-collapse:collapse}summary{cursor:pointer;color:#555}
-th,td{padding:.15rem .6rem;text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}
-td:first-child,th:first-child{text-align:left}
-</style></head><body><h1>stepsearch report</h1>"""
+def _about(methods: Sequence[Method]) -> str:
+    """What was compared, in a sentence."""
+    runs = [run for method in methods for run in method.runs]
+    names = sorted({str(run.settings.get("benchmark.name", "?")) for run in runs})
+    graders = sorted({row["grader"] for run in runs for row in run.rows})
+    return (
+        f"{len(methods)} methods in {len(runs)} runs over {len(runs[0].rows)} problems of "
+        f"{', '.join(names)}; graded by {', '.join(graders)}."
+    )

@@ -42,6 +42,7 @@ def accuracy_table(methods: Iterable[Method]) -> Table:
         bootstrap = _bootstrap(len(method.ids()))
         row: dict[str, Any] = {
             "method": method.label,
+            "series": method.series,
             "select": method.first.settings.get("select") or "default",
             "seeds": len(method.runs),
             "problems": len(method.ids()),

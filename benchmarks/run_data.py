@@ -23,6 +23,7 @@ from stepsearch.search.errors import ConfigurationError
 Floats = NDArray[np.float64]
 COSTS = ("policy_tokens", "flops", "seconds")
 _COLUMNS = ("id", "right", "right_pass", "score", "completions", "meta", *COSTS)
+_SPENDING = ("budget.", "search.n", "search.simulations", "search.rounds", "search.iterations")
 _SETTINGS = ("search._target_", "task._target_")
 _log = logging.getLogger(__name__)
 
@@ -60,10 +61,12 @@ class Method:
 
     Attributes:
         label: what sets it apart from the other methods of the report.
+        series: the same without how much it may spend; a curve of a plot.
         runs: one per seed.
     """
 
     label: str
+    series: str
     runs: tuple[RunData, ...]
 
     @property
@@ -157,29 +160,46 @@ def flatten(node: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def methods_of(runs: Sequence[RunData]) -> list[Method]:
-    """Runs grouped over seeds and labelled by the settings in which they differ."""
+    """Runs grouped over seeds and labelled by the settings in which they differ.
+
+    They are in the order of their series, and in each in that of the tokens they took.
+    """
     groups: dict[str, list[RunData]] = {}
     for run in runs:
         key = json.dumps([run.problems, _without_seed(run)], sort_keys=True, default=str)
         groups.setdefault(key, []).append(run)
     firsts = [group[0] for group in groups.values()]
-    return [Method(label=_label(group[0], firsts), runs=tuple(group)) for group in groups.values()]
+    methods = [
+        Method(
+            label=_label(group[0], firsts),
+            series=_label(group[0], firsts, without=_SPENDING),
+            runs=tuple(group),
+        )
+        for group in groups.values()
+    ]
+    return sorted(methods, key=lambda method: (method.series, _tokens(method)))
+
+
+def _tokens(method: Method) -> float:
+    return sum(float(row["policy_tokens"]) for row in method.first.rows)
 
 
 def _without_seed(run: RunData) -> dict[str, Any]:
     return {key: value for key, value in run.settings.items() if key != "seed"}
 
 
-def _label(run: RunData, others: Sequence[RunData]) -> str:
+def _label(run: RunData, others: Sequence[RunData], without: tuple[str, ...] = ()) -> str:
     """The strategy, and the settings that are not the same in all methods that have them."""
     parts = {}
     for key, value in _without_seed(run).items():
+        if without and key.startswith(without):
+            continue
         group = key.partition(".")[0]
         kind = f"{group}._target_"
         rivals = [r for r in others if key == kind or _same(r, run, kind)]
         if key != "search._target_" and any(r.settings.get(key) != value for r in rivals):
             name = group if key == kind else key.removeprefix("search.")
-            parts[name] = f"{name}={_short(value)}"
+            parts[name] = f"{name}={_short(value, [r.settings.get(key) for r in rivals])}"
     ordered = sorted(parts, key=lambda name: f"search.{name}" not in run.settings)
     return " ".join([run.strategy, *(parts[name] for name in ordered)])
 
@@ -188,8 +208,11 @@ def _same(a: RunData, b: RunData, key: str) -> bool:
     return bool(a.settings.get(key) == b.settings.get(key))
 
 
-def _short(value: Any) -> str:
+def _short(value: Any, others: Sequence[Any]) -> str:
+    """The value; of a class its last name, where that tells it from the others."""
     if value is None:
         return "null"
-    is_path = isinstance(value, str) and value.startswith("stepsearch.")
-    return value.rsplit(".", 1)[-1] if is_path else str(value)
+    text, last = str(value), str(value).rpartition(".")[2]
+    is_class = all(part.isidentifier() for part in text.split("."))
+    alike = {str(other) for other in others if str(other).rpartition(".")[2] == last}
+    return last if is_class and alike == {text} else text

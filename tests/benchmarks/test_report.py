@@ -62,7 +62,7 @@ def test_accuracy_and_cost(runs: Path, written: Path) -> None:
 
 @pytest.mark.slow
 def test_labels_tell_methods_apart(runs: Path) -> None:
-    doubtful, nothing = "verifier=support.wordworld.doubtful_verifier", "verifier=nothing"
+    doubtful, nothing = "verifier=doubtful_verifier", "verifier=nothing"
     assert sorted(method.label for method in methods_of(read_runs([runs]))) == [
         f"beam {doubtful}",
         f"best_of_n n=16 {doubtful}",
@@ -179,7 +179,7 @@ def method(label: str, right: list[int], cost: float) -> Method:
         for i, r in enumerate(right)
     ]
     run = RunData(path=Path(), settings={}, problems="", rows=rows)
-    return Method(label=label, runs=(run,))
+    return Method(label=label, series=label, runs=(run,))
 
 
 @pytest.mark.parametrize(
