@@ -107,7 +107,7 @@ def read_runs(paths: Iterable[Path]) -> list[RunData]:
     Raises:
         ConfigurationError: a folder does not exist, a run is broken, or there is no finished one.
     """
-    found = {}
+    found, unfinished = {}, 0
     for path in paths:
         if not path.is_dir():
             raise ConfigurationError(f"{str(path)!r} is no folder; give folders of runs")
@@ -115,11 +115,16 @@ def read_runs(paths: Iterable[Path]) -> list[RunData]:
             if (config.parent / SUMMARY).exists():
                 found[config.parent.resolve()] = _read_run(config.parent)
             elif (config.parent / IDENTITY).exists():
+                unfinished += 1
                 _log.warning("%s is not finished and left out", config.parent)
     if not found:
-        raise ConfigurationError(
-            f"no finished runs in {', '.join(map(str, paths))}; make some with `stepsearch bench`"
+        what = (
+            f"{unfinished} that are not; start the same `stepsearch bench` again, it goes on "
+            "where they ended"
+            if unfinished
+            else "no others; make some with `stepsearch bench`"
         )
+        raise ConfigurationError(f"no finished runs in {', '.join(map(str, paths))}, and {what}")
     return list(found.values())
 
 

@@ -19,9 +19,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -105,19 +105,20 @@ def _solved(run: Path) -> list[str]:
 
 def _different(a: Path, b: Path) -> Iterator[tuple[str, str]]:
     """Columns and where they differ, for the table and the summary of a run."""
-    for ours, theirs in zip_longest(_cells(a), _cells(b), fillvalue=("", "", None)):
-        if ours != theirs and ours[1] not in TIMES:
-            yield ours[1], f"{a.name}, {ours[0]}, {ours[1]}: {ours[2]!r} and {theirs[2]!r}"
+    ours, theirs = _cells(a), _cells(b)
+    for row, column in {**ours, **theirs}:
+        pair = ours.get((row, column)), theirs.get((row, column))
+        if pair[0] != pair[1] and column not in TIMES:
+            yield column, f"{a.name}, {row}, {column}: {pair[0]!r} and {pair[1]!r}"
 
 
-def _cells(run: Path) -> Iterator[tuple[str, str, Any]]:
-    """Row, column and value of everything in the two tables of a run."""
+def _cells(run: Path) -> dict[tuple[str, str], Any]:
+    """Everything in the two tables of a run, by row and column."""
     with (run / RESULTS).open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            yield from ((row["id"], column, value) for column, value in row.items())
-    summary: Mapping[str, Any] = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
-    for column, value in {**summary, **summary["usage"], "usage": None}.items():
-        yield "summary", column, value
+        cells = {(row["id"], k): v for row in csv.DictReader(file) for k, v in row.items()}
+    summary = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
+    flat = {**summary.pop("usage"), **summary}
+    return {**cells, **{("summary", name): value for name, value in flat.items()}}
 
 
 def moments(num_kills: int, num_solved: int, rng: random.Random) -> list[int]:

@@ -3,17 +3,14 @@
 import csv
 import json
 import logging
-import os
-import random
 import re
-import subprocess
-import sys
-import time
+import shutil
 from pathlib import Path
 
 import pytest
 
 from stepsearch.benchmarks import bench as module
+from stepsearch.benchmarks.perf import kills
 from stepsearch.benchmarks.report_tables import Samples
 from stepsearch.benchmarks.run_data import methods_of, read_runs
 from stepsearch.cli import main
@@ -252,47 +249,39 @@ def test_hydra_explains_itself(capfd) -> None:
     assert "benchmark: " in capfd.readouterr().out
 
 
-def count_traces(root: Path) -> int:
-    return sum(path.read_bytes().count(b"\n") for path in root.glob("*/traces.jsonl"))
+def test_what_a_killed_sweep_may_not_do_is_found(world: list[str], tmp_path: Path) -> None:
+    assert main(["bench", *world]) == 0
+    quiet, killed = tmp_path / "runs", tmp_path / "killed"
+    shutil.copytree(quiet, killed)
+    same = kills.compare(quiet, killed)
+    assert (same.num_runs, same.num_solved) == (1, 12)
+    assert same.repeated == same.different == same.cached == ()
+    [run] = folders(world)
+    traces = (run / "traces.jsonl").read_bytes().splitlines(keepends=True)
+    (killed / run.name / "traces.jsonl").write_bytes(b"".join([*traces, traces[3]]))
+    rows = (run / "results.csv").read_text()
+    gone = rows.splitlines(keepends=True)[:-1]
+    for text, column in ((rows.replace("done", "budget"), "stop"), ("".join(gone), "id")):
+        (killed / run.name / "results.csv").write_text(text)
+        found = kills.compare(quiet, killed)
+        assert found.repeated == (f"{run.name}: {solved(run)[3]}",)
+        assert any(f", {column}: " in cell for cell in found.different)
 
 
 @pytest.mark.slow
-def test_killed_twice_a_sweep_ends_as_if_undisturbed(tmp_path: Path) -> None:
+def test_killed_twice_a_sweep_ends_as_if_undisturbed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     strategies = options("search")
     arguments = [
-        *("-m", "hydra.searchpath=[pkg://support.worldconf]", "policy=world", "task=exact"),
+        *("hydra.searchpath=[pkg://support.worldconf]", "policy=world", "task=exact"),
         "+policy.latency={_target_:support.worlds.latency,scale:0.01}",
         f"search={','.join(strategies)}",
         *("benchmark=file", f"benchmark.path={problems(tmp_path, 200)}"),
     ]
 
-    def start(root: Path) -> subprocess.Popen[bytes]:
-        tests = Path(__file__).parents[1]
-        return subprocess.Popen(
-            [sys.executable, "-m", "stepsearch", "bench", *arguments, f"runs={root}"],
-            env={**os.environ, "PYTHONPATH": str(tests)},
-            stderr=subprocess.DEVNULL,
-        )
-
-    quiet, killed = tmp_path / "quiet", tmp_path / "killed"
-    assert start(quiet).wait() == 0
-    total = 200 * len(strategies)
-    assert count_traces(quiet) == total
-    rng = random.Random()
-    moments = [rng.randrange(1, total // 2), rng.randrange(total // 2, total)]
-    print("killed after", moments, "of", total)
-    for moment in moments:
-        process = start(killed)
-        while count_traces(killed) < moment:
-            assert process.poll() is None, "killed while it was at work"
-            time.sleep(0.01)
-        time.sleep(rng.random() * 0.05)
-        process.kill()
-        assert process.wait() == -9
-    assert start(killed).wait() == 0
-    runs = sorted(path.parent.name for path in quiet.glob("*/results.csv"))
-    assert len(runs) == len(strategies)
-    for name in runs:
-        assert table(killed / name) == table(quiet / name)
-        assert summary(killed / name) == summary(quiet / name)
-        assert sorted(solved(killed / name)) == sorted(solved(quiet / name)), "none of them twice"
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    assert kills.main([str(tmp_path), *arguments]) == 0
+    found = kills.compare(tmp_path / "quiet", tmp_path / "killed")
+    assert (found.num_runs, found.num_solved) == (len(strategies), 200 * len(strategies))
+    assert found.cached == (), "no cache, no timing"

@@ -1,6 +1,7 @@
 """Reports: figures against the runs they are about."""
 
 import csv
+import json
 import re
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from stepsearch import ConfigurationError
+from stepsearch.benchmarks import report as module
 from stepsearch.benchmarks.equal_compute import Baseline, compare
 from stepsearch.benchmarks.readout import Row
 from stepsearch.benchmarks.run_data import Method, RunData, methods_of, read_runs
@@ -110,10 +112,14 @@ def test_the_page_needs_no_other_file(written: Path) -> None:
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in plots)
 
 
-def test_other_problems_get_a_report_of_their_own(tmp_path: Path) -> None:
-    world = ["hydra.searchpath=[pkg://support.worldconf]", "policy=world", "search=greedy"]
-    for n in (2, 3):
-        assert main(["bench", *world, f"benchmark.limit={n}", f"runs={tmp_path / 'runs'}"]) == 0
+def test_other_problems_get_a_report_of_their_own(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "draw", lambda tables, folder: [])
+    for name in ("a", "b"):
+        run = shutil.copytree(whole, tmp_path / "runs" / name)
+        [identity] = run.glob("*/run.json")
+        identity.write_text(json.dumps(json.loads(identity.read_text()) | {"problems": name}))
     assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 0
     pages = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.glob("out/*/report.html"))
     assert pages == ["out/problems-1/report.html", "out/problems-2/report.html"]
@@ -171,6 +177,9 @@ def test_an_unfinished_run_is_left_out_and_said_so(
     (other / "summary.json").unlink()
     assert [found.path for found in read_runs([folder])] == [run]
     assert "other is not finished and left out" in caplog.text
+    shutil.rmtree(run)
+    with pytest.raises(ConfigurationError, match="1 that are not; start the same `stepsearch"):
+        read_runs([folder])
 
 
 def method(label: str, right: list[int], cost: float) -> Method:
