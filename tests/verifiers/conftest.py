@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.stepwise import Setup, line_setup, trl_setup
 
 TEMPLATE = (
     "{% for message in messages %}{% if loop.first and message['role'] != 'system' %}"
@@ -112,3 +113,22 @@ def classifier_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def line(base_folder: Path, adapter_folder: Path) -> Setup:
+    """A verifier with the adapter's head, and its oracle."""
+    return line_setup(base_folder, adapter_folder)
+
+
+@pytest.fixture(scope="session")
+def trl(classifier_folder: Path) -> Setup:
+    """A verifier with the classifier's head, and its oracle."""
+    return trl_setup(classifier_folder)
+
+
+@pytest.fixture(params=["line", "trl"])
+def setup(request: pytest.FixtureRequest) -> Setup:
+    """Both in turn."""
+    found: Setup = request.getfixturevalue(request.param)
+    return found

@@ -1,4 +1,4 @@
-"""The token-level step verifier, against full re-scoring with transformers itself."""
+"""Scores of the token-level step verifier, against full re-scoring."""
 
 from __future__ import annotations
 
@@ -6,107 +6,27 @@ import asyncio
 import json
 import shutil
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel
-from safetensors.torch import load_file, save_file
-from support.formats import shipped_format
-from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
+from support.stepwise import (
+    QUESTION,
+    Setup,
+    chain_of,
+    format_of,
+    score,
+    trl_ids,
+)
+from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from stepsearch.search.contracts import StepScores, Verifier
-from stepsearch.search.errors import ConfigurationError, ModelNotFoundError, VerifierError
 from stepsearch.search.tree import Chain, Tree
 from stepsearch.search.types import Step
 from stepsearch.verifiers.formats.encoding import EncodedChain
 from stepsearch.verifiers.transformers import TransformersVerifier
-
-QUESTION = "There are 12 eggs and 3 are eaten. How many are left?"
-
-
-def format_of(name: str, **changes: Any) -> dict[str, Any]:
-    return shipped_format(name, **changes)
-
-
-class Setup(NamedTuple):
-    """A verifier, a full re-scoring that owes nothing to it, and its text of a step."""
-
-    verifier: TransformersVerifier
-    oracle: Any
-    ids: Any
-
-
-def line_ids(tokenizer: Any, question: str, steps: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Prompt and steps as the formats' descriptions say, and the positions of the marks."""
-    prompt = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
-    ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    return _append(tokenizer, ids, steps, "\n")
-
-
-def trl_ids(tokenizer: Any, question: str, steps: Sequence[str]) -> tuple[list[int], list[int]]:
-    """As TRL's trainer tokenises a row."""
-    ids = [tokenizer.bos_token_id, *tokenizer(question, add_special_tokens=False)["input_ids"]]
-    return _append(tokenizer, ids, steps, "\n\n")
-
-
-def _append(
-    tokenizer: Any, ids: list[int], steps: Sequence[str], mark: str
-) -> tuple[list[int], list[int]]:
-    positions = []
-    for step in steps:
-        ids = ids + tokenizer(step.rstrip(), add_special_tokens=False)["input_ids"]
-        ids = ids + tokenizer(mark, add_special_tokens=False)["input_ids"]
-        positions.append(len(ids) - 1)
-    return ids, positions
-
-
-@pytest.fixture(scope="module")
-def line(base_folder: Path, adapter_folder: Path) -> Setup:
-    tokenizer = AutoTokenizer.from_pretrained(base_folder)
-    base = AutoModelForCausalLM.from_pretrained(base_folder, dtype=torch.float32)
-    model = PeftModel.from_pretrained(base, str(adapter_folder)).eval()
-    tensors = load_file(adapter_folder / "adapter_model.safetensors")
-
-    @torch.no_grad()
-    def oracle(question: str, steps: Sequence[str]) -> list[float]:
-        ids, positions = line_ids(tokenizer, question, steps)
-        output = model(input_ids=torch.tensor([ids]), output_hidden_states=True)
-        hidden = output.hidden_states[-1][0, positions]
-        logits = hidden @ tensors["score.weight"].T + tensors["score.bias"]
-        values: list[float] = logits[:, 0].sigmoid().tolist()
-        return values
-
-    verifier = TransformersVerifier(
-        model=base_folder, adapter=adapter_folder, format=format_of("line_prm"), dtype="float32"
-    )
-    return Setup(verifier, oracle, lambda q, s: line_ids(tokenizer, q, s)[0])
-
-
-@pytest.fixture(scope="module")
-def trl(classifier_folder: Path) -> Setup:
-    tokenizer = AutoTokenizer.from_pretrained(classifier_folder)
-    model = AutoModelForTokenClassification.from_pretrained(classifier_folder).eval()
-
-    @torch.no_grad()
-    def oracle(question: str, steps: Sequence[str]) -> list[float]:
-        ids, positions = trl_ids(tokenizer, question, steps)
-        logits = model(input_ids=torch.tensor([ids])).logits[0, positions]
-        values: list[float] = logits.softmax(dim=-1)[:, 1].tolist()
-        return values
-
-    verifier = TransformersVerifier(
-        model=classifier_folder, format=format_of("trl_prm"), dtype="float32"
-    )
-    return Setup(verifier, oracle, lambda q, s: trl_ids(tokenizer, q, s)[0])
-
-
-@pytest.fixture(params=["line", "trl"])
-def setup(request: pytest.FixtureRequest) -> Setup:
-    found: Setup = request.getfixturevalue(request.param)
-    return found
 
 
 def fresh(setup: Setup, target: Path, **changes: Any) -> Setup:
@@ -121,14 +41,6 @@ def fresh(setup: Setup, target: Path, **changes: Any) -> Setup:
         **changes,
     )
     return setup._replace(verifier=verifier)
-
-
-def score(verifier: Verifier, *chains: Chain) -> list[StepScores]:
-    return asyncio.run(verifier.score(chains))
-
-
-def chain_of(*texts: str, question: str = QUESTION, num_new: int = -1) -> Chain:
-    return Tree(question).chain(0, tuple(Step(text=t) for t in texts), num_new=num_new)
 
 
 def grow(tree: Tree, depth: int, width: int) -> Iterator[list[int]]:
@@ -293,160 +205,6 @@ def test_the_wording_of_the_task_is_not_what_is_scored(setup: Setup) -> None:
 
 def test_nothing_new_is_nothing_scored(setup: Setup) -> None:
     assert score(setup.verifier, chain_of("a\n", num_new=0)) == [StepScores()]
-
-
-def test_too_long_is_a_typed_failure_at_the_exact_length(base_folder: Path, line: Setup) -> None:
-    texts = ["12 - 3 = 9\n", "So 9 are left.\n"]
-    length = len(line.ids(QUESTION, texts))
-    adapter = Path(line.verifier.spec.provenance["adapter"])
-    for limit, kind in ((length, None), (length - 1, "too_long")):
-        verifier = TransformersVerifier(
-            model=base_folder,
-            adapter=adapter,
-            format=format_of("line_prm", max_length=limit),
-        )
-        assert verifier.spec.max_length == limit
-        short, long = score(verifier, chain_of("9\n"), chain_of(*texts))
-        assert short.failure is None
-        assert (long.failure.kind if long.failure else None) == kind
-        assert len(long.values) == (0 if kind else 2)
-        if kind:
-            assert long.failure is not None
-            assert f"{length} verifier tokens" in long.failure.message
-            assert verifier.count_tokens(chain_of(*texts)) == 0
-
-
-def test_too_long_for_the_context_is_never_cut(setup: Setup) -> None:
-    (result,) = score(setup.verifier, chain_of("word " * 600))
-    assert result.failure is not None
-    assert result.failure.kind == "too_long"
-
-
-def test_too_long_ends_the_search_when_asked_to(classifier_folder: Path) -> None:
-    verifier = TransformersVerifier(
-        model=classifier_folder, format=format_of("trl_prm", max_length=9), on_too_long="fail"
-    )
-    with pytest.raises(VerifierError, match=r"prm: the chain has \d+ verifier tokens"):
-        score(verifier, chain_of("a\n"))
-    with pytest.raises(ConfigurationError, match="on_too_long='cut'"):
-        TransformersVerifier(
-            model=classifier_folder,
-            format=format_of("trl_prm"),
-            on_too_long="cut",  # type: ignore[arg-type]
-        )
-
-
-def test_a_malformed_chain_fails_alone(classifier_folder: Path) -> None:
-    verifier = TransformersVerifier(
-        model=classifier_folder, format=format_of("trl_prm", reserved=["[PRM]"])
-    )
-    good, bad = score(verifier, chain_of("a\n"), chain_of("a [PRM]\n"))
-    assert good.failure is None
-    assert bad.failure is not None
-    assert (bad.failure.kind, bad.tokens) == ("malformed", 0)
-
-
-def damaged(folder: Path, target: Path, **changes: torch.Tensor | None) -> Path:
-    """A copy of an adapter's folder with other head tensors."""
-    shutil.copytree(folder, target)
-    file = target / "adapter_model.safetensors"
-    tensors = load_file(file)
-    for name, tensor in changes.items():
-        if tensor is None:
-            del tensors[f"score.{name}"]
-        else:
-            tensors[f"score.{name}"] = tensor
-    save_file(tensors, file)
-    return target
-
-
-def test_a_head_that_gives_nan_is_a_typed_failure(
-    base_folder: Path, adapter_folder: Path, tmp_path: Path
-) -> None:
-    folder = damaged(adapter_folder, tmp_path / "nan", bias=torch.tensor([torch.nan]))
-    settings: dict[str, Any] = {"model": base_folder, "adapter": folder}
-    with pytest.raises(VerifierError, match="failed its self-check: finite, probability"):
-        TransformersVerifier(**settings, format=format_of("line_prm"))
-    verifier = TransformersVerifier(**settings, format=format_of("line_prm"), selfcheck=False)
-    (result,) = score(verifier, chain_of("a\n"))
-    assert result.failure is not None
-    assert result.failure.kind == "not_a_number"
-    assert result.values == ()
-    assert result.tokens
-
-
-def test_a_head_that_is_missing_or_too_wide_names_what_was_found(
-    base_folder: Path, adapter_folder: Path, tmp_path: Path
-) -> None:
-    wide = damaged(adapter_folder, tmp_path / "wide", weight=torch.zeros(2, 32))
-    none = damaged(adapter_folder, tmp_path / "none", weight=None, bias=None)
-    for folder, found in ((wide, r"score\.weight \[2, 32\]"), (none, "none")):
-        with pytest.raises(VerifierError, match=f"found outside the layers: .*{found}"):
-            TransformersVerifier(model=base_folder, adapter=folder, format=format_of("line_prm"))
-    with pytest.raises(VerifierError, match=r"lm_head\.weight|embed_tokens\.weight"):
-        TransformersVerifier(model=base_folder, format=format_of("line_prm"))
-
-
-def test_a_mark_of_other_ids_is_refused(classifier_folder: Path) -> None:
-    with pytest.raises(VerifierError, match=r"format\.mark='\\n\\n' of format 'trl'"):
-        TransformersVerifier(
-            model=classifier_folder, format=format_of("trl_prm", mark_ids=[151651])
-        )
-
-
-def test_folders_that_do_not_exist_are_named(base_folder: Path, tmp_path: Path) -> None:
-    missing = tmp_path / "missing"
-    with pytest.raises(ModelNotFoundError, match="missing"):
-        TransformersVerifier(model=missing, format=format_of("trl_prm"))
-    with pytest.raises(ModelNotFoundError, match="missing"):
-        TransformersVerifier(model=base_folder, adapter=missing, format=format_of("line_prm"))
-
-
-def test_spec_says_what_was_loaded(setup: Setup) -> None:
-    spec = setup.verifier.spec
-    assert (spec.kind, spec.range, spec.incremental) == ("step", "probability", True)
-    assert spec.max_length == 512
-    assert spec.num_parameters
-    assert spec.provenance["dtype"] == "float32"
-    assert spec.provenance["format"]["mark"] == setup.verifier.format.mark
-    is_chat = setup.verifier.format.prompt == "chat"
-    assert bool(spec.provenance["template_hash"]) is is_chat
-    assert bool(spec.provenance["adapter_hash"]) is is_chat
-    json.dumps(spec.provenance)
-
-
-def test_the_base_is_shared(base_folder: Path, adapter_folder: Path, line: Setup) -> None:
-    other = TransformersVerifier(
-        model=base_folder, adapter=adapter_folder, format=format_of("line_prm"), dtype="float32"
-    )
-    assert other._body.runner is line.verifier._body.runner
-
-
-def test_a_closed_runner_is_an_error_not_a_score(classifier_folder: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "own"
-    shutil.copytree(classifier_folder, folder)
-    verifier = TransformersVerifier(model=folder, format=format_of("trl_prm"))
-    verifier._body.runner.close()
-    with pytest.raises(VerifierError, match="closed"):
-        score(verifier, chain_of("a\n"))
-
-
-def test_a_hub_model_is_read_from_one_revision(
-    classifier_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trl: Setup
-) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    commit = "a" * 40
-    repository = tmp_path / "models--someone--prm"
-    (repository / "refs").mkdir(parents=True)
-    (repository / "refs" / "main").write_text(commit)
-    shutil.copytree(classifier_folder, repository / "snapshots" / commit)
-    verifier = TransformersVerifier(model="someone/prm", format=format_of("trl_prm"))
-    assert verifier.spec.provenance["revision"] == commit
-    (result,) = score(verifier, chain_of("9\n"))
-    assert result.values == pytest.approx(trl.oracle(QUESTION, ["9\n"]), abs=1e-5)
-    with pytest.raises(ModelNotFoundError, match="someone/else"):
-        TransformersVerifier(model="someone/else", format=format_of("trl_prm"))
 
 
 def stored_samples(data: Path, name: str, count: int) -> Iterator[tuple[Chain, list[float]]]:
