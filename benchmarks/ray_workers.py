@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,20 +74,57 @@ def solve_sharded(config: DictConfig, problems: Sequence[Problem]) -> Iterator[s
     ray = _import_ray()
     is_ours = not ray.is_initialized()
     if is_ours:
-        try:
-            ray.init(
-                address=layout.address,
-                include_dashboard=False if layout.address is None else None,
-                log_to_driver=False,
-                logging_level=logging.WARNING,
-            )
-        except ConnectionError as error:
-            raise ConfigurationError(f"ray.address={layout.address!r}: {error}") from error
+        _start(ray, layout.address)
     try:
+        require_room(ray.cluster_resources(), layout)
         yield from _Pool(ray, config, layout).run(problems)
     finally:
         if is_ours:
             ray.shutdown()
+
+
+def _start(ray: Any, address: str | None) -> None:
+    """Join the cluster, or start one on this machine."""
+    try:
+        ray.init(
+            address=address,
+            include_dashboard=False if address is None else None,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+        )
+    except Exception as error:  # Ray raises bare ones, too
+        reason = str(error).splitlines()[0]
+        if address is not None:
+            raise ConfigurationError(
+                f"ray.address={address!r}: {reason}; correct it, or set RAY_AUTH_MODE=token if "
+                "the cluster asks for Ray's token"
+            ) from error
+        raise ConfigurationError(
+            f"no Ray cluster could be started on this machine ({reason}); try again when it is "
+            "less busy, or start one with `ray start --head` and set ray.address=auto"
+        ) from error
+
+
+def require_room(there: Mapping[str, float], layout: Layout) -> None:
+    """Refuse workers that this machine never has room for; a cluster that was joined may grow.
+
+    Args:
+        there: processors and GPUs, as `ray.cluster_resources` names them.
+        layout: what is asked for.
+
+    Raises:
+        ConfigurationError: there are fewer.
+    """
+    if layout.address is not None:
+        return
+    for setting, name in (("cpus", "CPU"), ("gpus", "GPU")):
+        each, most = getattr(layout, setting), there.get(name, 0)
+        if layout.workers * each > most:
+            raise ConfigurationError(
+                f"ray.workers={layout.workers} with ray.{setting}={each:g} each need "
+                f"{layout.workers * each:g} {name}s, and this machine has {most:g}; lower one of "
+                "them (a worker may have a part of one)"
+            )
 
 
 def _import_ray() -> Any:

@@ -31,3 +31,7 @@ class UnjudgedError(StepsearchError, ValueError):
 
 class TraceError(StepsearchError):
     """A trace cannot be read or does not fit what it is used for."""
+
+
+NOT_STARTED = (ConfigurationError, ModelNotFoundError)
+"""Errors that a correction of the command mends: nothing was sampled or scored yet."""

@@ -7,13 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from stepsearch.benchmarks.ray_workers import Layout, require_room
 from stepsearch.cli import main
+from stepsearch.search.errors import ConfigurationError
 
 TESTS = Path(__file__).parents[1]
+COUNT = 200
 
 
 def problems(folder: Path, count: int) -> Path:
@@ -23,10 +27,10 @@ def problems(folder: Path, count: int) -> Path:
     return path
 
 
-def start(folder: Path, name: str, *overrides: str, count: int = 60) -> subprocess.Popen[str]:
+def start(folder: Path, name: str, *overrides: str, count: int = COUNT) -> subprocess.Popen[str]:
     arguments = [
         *("hydra.searchpath=[pkg://support.worldconf]", "policy=world", "task=exact"),
-        "+policy.latency={_target_:support.worlds.latency,scale:0.1}",
+        "+policy.latency={_target_:support.worlds.latency,scale:0.4}",
         *("benchmark=file", f"benchmark.path={problems(folder, count)}", "search=best_of_n"),
         *(f"runs={folder / name}", "concurrency=4"),
     ]
@@ -70,14 +74,26 @@ def wait_for(folder: Path, name: str, num_traces: int) -> list[int]:
 def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     alone = start(tmp_path, "alone")
-    assert alone.wait(120) == 0
-    sharded = start(tmp_path, "sharded", "workers=ray", "ray.workers=2")
-    victim = wait_for(tmp_path, "sharded", 15)[0]
-    os.kill(victim, signal.SIGKILL)
-    assert sharded.wait(200) == 0, (tmp_path / "sharded.log").read_text()
-    assert "a worker was lost" in (tmp_path / "sharded.log").read_text()
-    assert table(tmp_path / "sharded") == table(tmp_path / "alone")
-    assert sorted(ids(tmp_path / "sharded")) == sorted(f"file-{i}" for i in range(60)), "each once"
+    assert alone.wait(200) == 0, (tmp_path / "alone.log").read_text()
+    for workers in (2, 4):
+        name = f"{workers} workers"
+        sharded = start(tmp_path, name, "workers=ray", f"ray.workers={workers}", "ray.cpus=0.25")
+        victim = wait_for(tmp_path, name, 50)[0]
+        os.kill(victim, signal.SIGKILL)
+        assert sharded.wait(200) == 0, (tmp_path / f"{name}.log").read_text()
+        assert "a worker was lost" in (tmp_path / f"{name}.log").read_text()
+        assert table(tmp_path / name) == table(tmp_path / "alone")
+        assert sorted(ids(tmp_path / name)) == sorted(f"file-{i}" for i in range(COUNT)), "once"
+
+
+def test_more_workers_than_there_is_room_for_are_refused() -> None:
+    layout = Layout(address=None, workers=4, cpus=1, gpus=0)
+    with pytest.raises(ConfigurationError, match=r"ray\.workers=4 with ray\.cpus=1 .* 4 CPUs"):
+        require_room({"CPU": 2.0}, layout)
+    with pytest.raises(ConfigurationError, match="need 1 GPUs, and this machine has 0"):
+        require_room({"CPU": 2.0}, replace(layout, workers=2, gpus=0.5))
+    require_room({"CPU": 2.0}, replace(layout, cpus=0.5))
+    require_room({"CPU": 2.0}, replace(layout, address="auto"))
 
 
 def test_wrong_workers_are_refused(tmp_path: Path, capfd) -> None:
