@@ -13,6 +13,7 @@ install: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -c constraints.txt -e ".[dev,report,train,scale]"
+	$(BIN)/python -m pip install --no-deps hydra-ray-launcher==1.2.2  # docs/scale.md says why
 	touch $@
 
 # Fetches and converts the embedded model, or checks every byte of it.

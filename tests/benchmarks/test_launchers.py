@@ -1,6 +1,5 @@
 """Hydra's launchers run sweeps of `bench` unchanged."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -62,6 +61,18 @@ def test_joblib(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_goes_wrong_in_another_process_is_told_in_this_one(tmp_path: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    sweep = ("benchmark.limit=0,2", f"runs={tmp_path / 'runs'}")
+    process = start(tmp_path, "hydra/launcher=joblib", *sweep)
+    shown = process.communicate(timeout=300)[1]
+    assert process.returncode == 2, shown
+    assert "stepsearch: benchmark.limit=0 must be a whole number, at least 1" in shown
+    assert "Traceback" not in shown
+    assert len(results(tmp_path / "runs")) == 1, "the other run went on"
+
+
+@pytest.mark.slow
 def test_submitit(tmp_path: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     sweep(tmp_path, "submitit_local")
@@ -69,8 +80,7 @@ def test_submitit(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ray(tmp_path: Path) -> None:
-    if importlib.util.find_spec("hydra_plugins.hydra_ray_launcher") is None:
-        pytest.skip("hydra-ray-launcher is not installed; see docs/scale.md")
+    pytest.importorskip("hydra_plugins.hydra_ray_launcher", reason="see docs/scale.md")
     sweep(tmp_path, "ray")
 
 
