@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import os
 import sys
 import time
 import traceback
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
@@ -38,12 +39,19 @@ from stepsearch.benchmarks.run_folder import (
 )
 from stepsearch.conf.build import (
     COMPONENTS,
+    NOT_COMPOSED,
     build,
     build_engine,
+    not_composed,
     require_complete,
     with_own_classes,
 )
-from stepsearch.search.errors import ConfigurationError, PolicyError, StepsearchError
+from stepsearch.search.errors import (
+    NOT_STARTED,
+    ConfigurationError,
+    PolicyError,
+    StepsearchError,
+)
 from stepsearch.search.task import Task
 from stepsearch.search.trace import Trace, TraceWriter, decode
 from stepsearch.search.types import Problem, Solution
@@ -51,6 +59,7 @@ from stepsearch.search.types import Problem, Solution
 _log = logging.getLogger(__name__)
 OK, OTHER, USAGE_ERROR, FAILED = 0, 1, 2, 3
 _SWEEP = ("-m", "--multirun")
+_FULL_ERROR = "HYDRA_FULL_ERROR"
 
 
 def bench(arguments: Sequence[str]) -> int:
@@ -61,38 +70,57 @@ def bench(arguments: Sequence[str]) -> int:
 
     Args:
         arguments: what stands on the command line: Hydra's own options and overrides.
+
+    Raises:
+        ConfigurationError: Hydra cannot read the settings.
+        StepsearchError: a run of a launcher's process failed.
     """
+    # Hydra's parser does not find -m between settings.
+    ours = sorted(with_own_classes(arguments), key=lambda a: a not in _SWEEP)
     statuses: list[int] = []
+    here = os.getpid()
 
     def job(config: DictConfig) -> None:
-        try:
-            execute(config)
-        except StepsearchError as error:
-            statuses.append(USAGE_ERROR if isinstance(error, ConfigurationError) else FAILED)
-            _log.error("stepsearch: %s: %s", _overrides(), error)
-            raise HydraException("stepsearch: a run failed, see above") from None
-        except Exception:
-            statuses.append(OTHER)
-            _log.exception("stepsearch: %s", _overrides())
-            raise HydraException("stepsearch: a run failed, see above") from None
+        failed = _attempt(config)
+        if failed is not None and os.getpid() != here:
+            raise failed  # the launcher brings it to the process that was started
+        statuses.append(_status(failed))
 
     main = hydra.main(version_base="1.3", config_path="pkg://stepsearch.conf", config_name="bench")
-    before = sys.argv
-    # Hydra's parser does not find -m between settings.
-    sys.argv = [
-        "stepsearch bench",
-        *sorted(with_own_classes(arguments), key=lambda a: a not in _SWEEP),
-    ]
     try:
-        with _logging_restored():
+        with _logging_restored(), _as_hydra_wants_it(ours):
             main(job)()
-    except SystemExit as error:
-        if error.code in (None, 0):
-            return OK
-        return max(statuses, default=USAGE_ERROR)
-    finally:
-        sys.argv = before
-    return OK
+    except StepsearchError:
+        raise
+    except NOT_COMPOSED as error:
+        overrides = [argument for argument in arguments if not argument.startswith("-")]
+        raise not_composed(error, overrides, "bench") from error
+    except SystemExit as error:  # --help, and options that Hydra does not have
+        statuses.append(OK if error.code in (None, 0) else USAGE_ERROR)
+    return max(statuses, default=OK)
+
+
+def _attempt(config: DictConfig) -> Exception | None:
+    """Execute a run; logs and returns what went wrong."""
+    is_sweep = HydraConfig.get().mode is RunMode.MULTIRUN
+    run = " ".join(HydraConfig.get().overrides.task) if is_sweep else "the run"
+    try:
+        execute(config)
+    except StepsearchError as error:
+        _log.error("stepsearch: %s%s", f"{run}: " if is_sweep else "", error)
+        return error
+    except Exception as error:
+        _log.exception("stepsearch: %s", run)
+        return RuntimeError(f"{run}: {error!r}")
+    return None
+
+
+def _status(failed: Exception | None) -> int:
+    if failed is None:
+        return OK
+    if isinstance(failed, StepsearchError):
+        return USAGE_ERROR if isinstance(failed, NOT_STARTED) else FAILED
+    return OTHER
 
 
 @contextmanager
@@ -107,8 +135,20 @@ def _logging_restored() -> Iterator[None]:
         root.setLevel(level)
 
 
-def _overrides() -> str:
-    return " ".join(HydraConfig.get().overrides.task) or "defaults"
+@contextmanager
+def _as_hydra_wants_it(arguments: Sequence[str]) -> Iterator[None]:
+    """Hydra reads `sys.argv`, and prints errors instead of raising them."""
+    argv, full = sys.argv, os.environ.get(_FULL_ERROR)
+    sys.argv = ["stepsearch bench", *arguments]
+    os.environ[_FULL_ERROR] = "1"
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        if full is None:
+            del os.environ[_FULL_ERROR]
+        else:
+            os.environ[_FULL_ERROR] = full
 
 
 def execute(config: DictConfig) -> Path:
@@ -118,6 +158,8 @@ def execute(config: DictConfig) -> Path:
         ConfigurationError: a setting does not fit, or the folder holds something else.
         PolicyError: some problems have no result; running again tries them again.
     """
+    if config.workers not in (None, "ray"):
+        raise ConfigurationError(f"workers={config.workers!r} must be null or ray")
     if config.trace is not None:
         raise ConfigurationError("trace: a run's traces stand in its folder; leave trace=null")
     require_complete(config, [*COMPONENTS, "benchmark"])
@@ -167,13 +209,11 @@ def _solutions(
         traced = OmegaConf.merge(config, {"trace": str(path)})
         assert isinstance(traced, DictConfig)
         yield from build_engine(traced, task=task).solve_many(problems)
-    elif config.workers == "ray":
+    else:
         writer = TraceWriter(path, {})
         for line in solve_sharded(config, problems):
             writer.append(line)
             yield decode(line)
-    else:
-        raise ConfigurationError(f"workers={config.workers!r} must be null or ray")
 
 
 class _Progress:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import whole
 from stepsearch.search.types import Problem
 
 Row = Mapping[str, Any]
@@ -101,8 +102,8 @@ def require_source(name: str, path: str | Path | None, hub: str | None, limit: i
     """Raise `ConfigurationError` without a source, or for a limit below 1."""
     if path is None and hub is None:
         raise ConfigurationError(f"benchmark {name!r} needs benchmark.path=FILE")
-    if limit is not None and limit < 1:
-        raise ConfigurationError(f"benchmark.limit={limit} must be at least 1, or null")
+    if limit is not None:
+        whole("benchmark.limit", limit, least=1, hint="null takes all")
 
 
 def read_rows(

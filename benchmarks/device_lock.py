@@ -39,7 +39,7 @@ def devices(count: int | None) -> Iterator[list[str]]:
         yield []
         return
     known = _mine or visible_devices()
-    if not 1 <= count <= len(known):
+    if not isinstance(count, int) or not 1 <= count <= len(known):
         raise ConfigurationError(
             f"devices={count}: there are {len(known)} GPUs for this run ({', '.join(known)}); "
             "give a number from 1 to that, or null for no lock"

@@ -65,7 +65,12 @@ class RunFolder:
         """
         from filelock import FileLock, Timeout
 
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"runs={self.path.parent}: no folder can be made there ({error.strerror})"
+            ) from error
         try:
             with FileLock(self.path / ".lock", timeout=0):
                 self._identify(problems)

@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 from stepsearch.benchmarks.stories import Story, events_for
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import whole
 from stepsearch.search.types import Problem
 
 Split = Literal["train", "test"]
@@ -54,8 +55,7 @@ class WordProblems:
     def __post_init__(self) -> None:
         if self.split not in get_args(Split):
             raise ConfigurationError(f"benchmark.split={self.split!r} must be train or test")
-        if self.limit < 1:
-            raise ConfigurationError(f"benchmark.limit={self.limit} must be at least 1")
+        whole("benchmark.limit", self.limit, least=1)
         if not self.operations or set(self.operations) - set("+-*/"):
             raise ConfigurationError(f"benchmark.operations={self.operations!r} must be of +-*/")
         for key, low, high in (("steps", 1, 12), ("distractors", 0, 8), ("difficulty", 1, 3)):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from stepsearch.conf.messages import explain, nearest
 from stepsearch.search.contracts import Declared, Verifier
 from stepsearch.search.engine import Engine
 from stepsearch.search.errors import ConfigurationError, StepsearchError
@@ -27,6 +26,8 @@ _KEYWORDS = ("_convert_", "_recursive_", "_partial_")
 OWN_CLASSES = ("search", "policy", "verifier", "task", "benchmark")
 _TARGET = "._target_="
 COMPONENTS = ("search", "task", "budget", "sampling", *MODELS)
+NOT_COMPOSED = (HydraException, OmegaConfBaseException, ValueError, TypeError)
+"""What Hydra raises when overrides do not fit the configuration."""
 
 
 def load_config(overrides: Sequence[str] = (), name: str = "config") -> DictConfig:
@@ -41,8 +42,23 @@ def load_config(overrides: Sequence[str] = (), name: str = "config") -> DictConf
     """
     try:
         return _compose(overrides, name)
-    except (HydraException, OmegaConfBaseException, ValueError, TypeError) as error:
-        raise ConfigurationError(explain(error, overrides, name)) from error
+    except NOT_COMPOSED as error:
+        raise not_composed(error, overrides, name) from error
+
+
+def not_composed(
+    error: Exception, overrides: Sequence[str], name: str = "config"
+) -> ConfigurationError:
+    """Hydra's error as one sentence with the nearest names."""
+    return ConfigurationError(explain(error, overrides, lambda key: settings(overrides, key, name)))
+
+
+def unknown_argument(name: str, known: Sequence[str]) -> ConfigurationError:
+    """What to say of an argument that `solve` lacks: a misspelt one, or a setting of a part."""
+    told = f"{name}: there is no such argument."
+    if inner := [key for key in settings((), name) if key.endswith(f".{name}")]:
+        return ConfigurationError(f'{told} Give it as overrides=["{inner[0]}=..."]')
+    return ConfigurationError(f"{told} {nearest(name, known)}")
 
 
 def with_own_classes(overrides: Sequence[str]) -> list[str]:
@@ -197,25 +213,6 @@ def _locate(target: Any) -> Any:
         return None  # instantiating it says what is wrong
 
 
-def explain(error: Exception, overrides: Sequence[str], name: str = "config") -> str:
-    """Hydra's error as one sentence with the nearest names."""
-    text = str(error)
-    missing = re.search(r"Could not find '([\w/]+)/([\w.-]+)'", text)
-    if missing:
-        group, option = missing.groups()
-        known = options(group)
-        return f"{group}={option}: there is no such option. {_nearest(option, known)}"
-    group_match = re.search(r"Could not override '([\w/@.]+)'", text)
-    if group_match:
-        key = group_match.group(1)
-        group = key.split(".", 1)[0] + "."
-        known = settings(overrides, key, name)
-        near = [setting for setting in known if setting.startswith(group)]
-        return f"{key}: there is no such setting. {_nearest(key, near or known)}"
-    reason = text.splitlines()[0] if text else repr(error)
-    return f"cannot read the settings {' '.join(overrides)}: {reason}"
-
-
 def options(group: str) -> list[str]:
     """The options of a configuration group that ship with stepsearch."""
     folder = Path(__file__).parent / group
@@ -227,7 +224,7 @@ def settings(overrides: Sequence[str], unknown: str, name: str = "config") -> li
     valid = [o for o in overrides if o.lstrip("+~").split("=", 1)[0] != unknown]
     try:
         config = _compose(valid, name)
-    except (HydraException, OmegaConfBaseException, ValueError, TypeError):
+    except NOT_COMPOSED:
         config = _compose((), name)
     return sorted(_keys(OmegaConf.to_container(config), ""))
 
@@ -240,9 +237,3 @@ def _keys(node: Any, prefix: str) -> list[str]:
         if not str(key).startswith("_"):
             found.extend(_keys(value, f"{prefix}.{key}" if prefix else str(key)))
     return found
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"Did you mean {' or '.join(near)}? " if near else ""
-    return f"{hint}Known: {', '.join(known)}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import logging
 import threading
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from stepsearch.search.contracts import Policy, Strategy, Verifier
 from stepsearch.search.errors import ConfigurationError
@@ -20,11 +22,29 @@ if TYPE_CHECKING:
 
     from stepsearch.search.engine import Engine
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
 _built: dict[tuple[str, str], Any] = {}
 
 
+def _named(function: Callable[P, R]) -> Callable[P, R]:
+    """Refuse unknown arguments with the nearest names, instead of Python's bare `TypeError`."""
+    known = [name for name in inspect.signature(function).parameters if name != "question"]
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in set(kwargs) - {*known, "question"}:
+            from stepsearch.conf.build import unknown_argument
+
+            raise unknown_argument(name, known)
+        return function(*args, **kwargs)
+
+    return called
+
+
+@_named
 def solve(
     question: str | Problem,
     *,
@@ -86,6 +106,7 @@ async def asolve(question: str | Problem, **settings: Any) -> Solution:
     return await engine.asolve(question)
 
 
+@_named
 def engine_for(
     *,
     search: str | Strategy = "beam",

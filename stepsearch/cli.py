@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
+import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from stepsearch import bench, filtering, label, report, rerank, sample, train
-from stepsearch.search.errors import ConfigurationError, StepsearchError
+from stepsearch import bench, filtering, report, rerank, train, training_data
+from stepsearch.progress import told
+from stepsearch.search.errors import NOT_STARTED, ConfigurationError, StepsearchError
 from stepsearch.search.provenance import version
 from stepsearch.show import render
 
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from stepsearch.search.engine import Engine
     from stepsearch.search.types import Solution, Usage
 
+_SETTING = r"(search|select|policy|verifier|task|budget|sampling|seed|settle|trace)(\.[\w.]+)?=\S*"
 OK, NO_ANSWER, USAGE_ERROR, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status.
 
-    0: done; 1: no answer; 2: a wrong setting; 3: a model failed; 130: Ctrl-C.
+    0: done; 1: no answer; 2: a wrong setting, or a model that is not there; 3: a model failed;
+    130: Ctrl-C.
     """
     options = _parse(arguments)
     try:
@@ -38,13 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status
     except BrokenPipeError:
         return _reader_gone()
-    except ConfigurationError as error:
-        print(f"stepsearch: {error}", file=sys.stderr)
-        return USAGE_ERROR
     except StepsearchError as error:
         print(f"stepsearch: {error}", file=sys.stderr)
-        return FAILED
+        return USAGE_ERROR if isinstance(error, NOT_STARTED) else FAILED
     except KeyboardInterrupt:
+        print("stepsearch: interrupted", file=sys.stderr)
         return INTERRUPTED
 
 
@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         "search.n=16 budget.policy_tokens=4096 select=majority ...",
     )
     solve.add_argument("question", help="the question, or - to read it from standard input")
-    solve.add_argument("overrides", nargs="*", metavar="SETTING=VALUE", help="settings")
+    solve.add_argument("overrides", nargs="*", default=[], metavar="SETTING=VALUE")
     solve.add_argument("--json", action="store_true", help="print one JSON object")
     solve.set_defaults(run=_solve)
     check = commands.add_parser(
@@ -91,14 +91,13 @@ def _parser() -> argparse.ArgumentParser:
         description="Score probes with a verifier and say what came out: verifier=qwen_prm "
         "verifier.model=PATH ... The exit status is 3 when its scores must not be used.",
     )
-    check.add_argument("overrides", nargs="*", metavar="SETTING=VALUE", help="settings")
+    check.add_argument("overrides", nargs="*", default=[], metavar="SETTING=VALUE")
     check.set_defaults(run=_check_verifier)
     rerank.add_parser(commands)
     filtering.add_parser(commands)
     bench.add_parser(commands)
     report.add_parser(commands)
-    sample.add_parser(commands)
-    label.add_parser(commands)
+    training_data.add_parsers(commands)
     train.add_parser(commands)
     _add_processbench(commands)
     _add_audit(commands)
@@ -113,7 +112,7 @@ def _add_processbench(commands: Any) -> None:
         "verifier=line_prm verifier.adapter=FOLDER ...",
     )
     command.add_argument("source", help="folder with SPLIT.json files, or a data set on the hub")
-    command.add_argument("overrides", nargs="*", metavar="SETTING=VALUE", help="settings")
+    command.add_argument("overrides", nargs="*", default=[], metavar="SETTING=VALUE")
     command.add_argument("--split", action="append", help="what is reported; may be repeated")
     command.add_argument("--tune", metavar="SPLIT", help="choose the threshold on this split")
     command.add_argument("--threshold", type=float, help="a threshold; default the verifier's own")
@@ -135,7 +134,7 @@ def _add_audit(commands: Any) -> None:
         "overrides: verifier=line_prm verifier.adapter=FOLDER ...",
     )
     command.add_argument("solutions", help="JSON lines with steps, samples or worked answers")
-    command.add_argument("overrides", nargs="*", metavar="SETTING=VALUE", help="settings")
+    command.add_argument("overrides", nargs="*", default=[], metavar="SETTING=VALUE")
     command.add_argument("--limit", type=int, default=200, help="most solutions")
     command.add_argument("--seed", type=int, default=0, help="of edits and intervals")
     command.add_argument("--plot", metavar="FILE", help="draw the effects, as PNG, SVG or PDF")
@@ -158,21 +157,16 @@ def _audit(options: argparse.Namespace) -> int:
 def _solve(options: argparse.Namespace) -> int:
     from stepsearch.api import engine_for
 
-    for override in options.overrides:
-        if "=" not in override and not override.startswith("~"):
-            raise ConfigurationError(
-                f"{override!r} is not of the form SETTING=VALUE; put the question in quotes"
-            )
-    question = sys.stdin.read() if options.question == "-" else options.question
-    if not question.strip():
-        raise ConfigurationError("the question is empty")
-    with _told_of_loading():
+    question = _question(options.question, options.overrides)
+    # A model may take a minute to load, in which nothing else is shown.
+    with told("stepsearch.api", "stepsearch: %(message)s"):
         engine = engine_for(overrides=options.overrides)
     solution = _watched(engine, question)
     if options.json:
         print(json.dumps(_plain(solution)))
     else:
-        print(render(solution, colour=sys.stdout.isatty()))
+        select = engine.settings.select
+        print(render(solution, colour=sys.stdout.isatty(), select=select))
     if solution.stop == "cancelled":
         return INTERRUPTED
     if solution.stop in ("policy_failed", "verifier_failed"):
@@ -180,19 +174,22 @@ def _solve(options: argparse.Namespace) -> int:
     return OK if solution.answer is not None else NO_ANSWER
 
 
-@contextmanager
-def _told_of_loading() -> Iterator[None]:
-    """A line on stderr for every model, which may take a minute in which nothing else is shown."""
-    handler, log = logging.StreamHandler(), logging.getLogger("stepsearch.api")
-    handler.setFormatter(logging.Formatter("stepsearch: %(message)s"))
-    before = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(before)
+def _question(given: str, overrides: Sequence[str]) -> str:
+    """The question, once it is plain that the words behind it are settings, and that it is not."""
+    for override in overrides:
+        if "=" not in override and not override.startswith("~"):
+            raise ConfigurationError(
+                f"{override!r} is not of the form SETTING=VALUE; put the question in quotes"
+            )
+    if re.fullmatch(_SETTING, given):
+        raise ConfigurationError(
+            f"{given!r} is a setting, and there is no question; give it before the settings: "
+            f'stepsearch solve "QUESTION" {given}'
+        )
+    question = sys.stdin.read() if given == "-" else given
+    if not question.strip():
+        raise ConfigurationError("the question is empty")
+    return question
 
 
 def _check_verifier(options: argparse.Namespace) -> int:

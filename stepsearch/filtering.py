@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepsearch.sample_file import add_reader
+
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
@@ -19,23 +21,18 @@ a score or without an answer is never kept. A verifier is an expression as in `r
 
 def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Define the command."""
-    parser = commands.add_parser(
+    parser = add_reader(
+        commands,
         "filter",
-        help="keep the answers that a verifier is sure of",
+        run,
+        summary="keep the answers that a verifier is sure of",
         description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        as_json="print the counts as one JSON object",
     )
     add = parser.add_argument
-    add("samples", type=Path, metavar="SAMPLES")
-    add("overrides", nargs="*", metavar="NAME.SETTING=VALUE", help="settings of verifiers")
     add("--verifier", required=True, metavar="EXPRESSION")
     add("--min", type=float, required=True, metavar="SCORE", help="the lowest score that is kept")
     add("--out", type=Path, metavar="FILE", help="what is kept; default: standard output")
-    add("--link", action="append", default=[], metavar="NAME=logistic", help="scores are logits")
-    add("--task", default="math", help="math, exact, multiple_choice or python")
-    add("--separator", default="\\n", help="ends a step of a sample's text; default: a newline")
-    add("--json", action="store_true", help="print the counts as one JSON object")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -53,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         minimum=options.min,
         links=options.link,
         task=options.task,
-        separator=options.separator.encode().decode("unicode_escape"),
+        separator=options.separator,
         overrides=options.overrides,
     )
     kept, counts = filter_samples(settings)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from stepsearch.sample_file import add_reader
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -21,35 +22,24 @@ of the configuration (rule), with an aggregation (prm:min), a product (rule*prm)
 
 def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Define the command."""
-    parser = commands.add_parser(
+    parser = add_reader(
+        commands,
         "rerank",
-        help="compare verifiers and votes on the same samples",
+        run,
+        summary="compare verifiers and votes on the same samples",
         description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        as_json="print one JSON object",
     )
     add = parser.add_argument
-    add("samples", type=Path, metavar="SAMPLES")
-    add("overrides", nargs="*", metavar="NAME.SETTING=VALUE", help="settings of verifiers")
     add("--verifier", action="append", default=[], metavar="EXPRESSION", help="may be repeated")
     add("--aggregation", action="append", default=[], help="last, min, mean or product; repeatable")
     add("--select", action="append", default=[], help="weighted, best or ties; default: all three")
-    add(
-        "--link",
-        action="append",
-        default=[],
-        metavar="NAME=logistic",
-        help="scores that are logits",
-    )
     add("--against", default="majority", metavar="ROW", help="compare all rows with this one")
     add("--n", default="", metavar="N,N", help="numbers of samples to show")
     add("--disjoint", action="store_true", help="mean over disjoint groups, not over all subsets")
-    add("--task", default="math", help="math, exact or multiple_choice")
-    add("--separator", default="\n", help="ends a step of a sample's text; default: a newline")
     add("--orders", type=int, default=256, help="seeded orders where no exact mean is known")
     add("--resamples", type=int, default=10_000, help="of the bootstrap over problems")
     add("--seed", type=int, default=0)
-    add("--json", action="store_true", help="print one JSON object")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -71,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
             links=options.link,
             against=options.against,
             task=options.task,
-            separator=options.separator.encode().decode("unicode_escape"),
+            separator=options.separator,
             is_disjoint=options.disjoint,
             num_orders=options.orders,
             num_resamples=options.resamples,

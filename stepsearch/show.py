@@ -5,38 +5,48 @@ from __future__ import annotations
 from collections import Counter
 
 from stepsearch.search.errors import UnjudgedError
-from stepsearch.search.types import ScoredStep, Solution, Usage
+from stepsearch.search.select import Selection
+from stepsearch.search.types import ScoredStep, Solution
 
 _RESET, _BOLD, _DIM = "\x1b[0m", "\x1b[1m", "\x1b[2m"
 _RED, _YELLOW, _GREEN = "\x1b[31m", "\x1b[33m", "\x1b[32m"
+_MEANING = {"best": "score", "weighted": "share of scores", "majority": "share of votes"}
 _SURE = 0.7
 """A step with at least this probability is shown as sure."""
 
 
-def render(solution: Solution, *, colour: bool) -> str:
-    """The chosen chain with its step scores, the answer and what it cost."""
+def render(solution: Solution, *, colour: bool, select: Selection | None = None) -> str:
+    """The chosen chain with its step scores, the answer and what it cost.
+
+    Args:
+        solution: the result.
+        colour: whether the terminal shows colours.
+        select: how the answer was chosen, which says what its score is.
+    """
     lines = [_step(step, solution, colour) for step in solution.steps]
     lines = lines or ["(no chain was finished)"]
     answer = solution.answer if solution.answer is not None else "none"
     if solution.stop == "abstained":
         answer = "withheld"
-    lines += ["", f"answer  {_paint(answer, _BOLD, colour)}{_why(solution)}"]
-    for line in (*_verdict(solution), _votes(solution), cost(solution.usage)):
+    lines += ["", f"answer  {_paint(answer, _BOLD, colour)}{_why(solution, select)}"]
+    for line in (*_verdict(solution), _votes(solution), _cost(solution)):
         lines.append(_paint(line, _DIM, colour))
     if solution.error:
         lines.append(_paint(f"note    {solution.error}", _YELLOW, colour))
     return "\n".join(lines)
 
 
-def cost(usage: Usage) -> str:
-    """What a search spent, in one line."""
+def _cost(solution: Solution) -> str:
+    """What a search spent, in one line; what was under way at Ctrl-C never said what it cost."""
+    usage = solution.usage
     reused = usage.prompt_tokens_reused
     verifier = "?" if usage.verifier_tokens is None else f"{usage.verifier_tokens:,}"
     prompt = "?" if usage.prompt_tokens is None else f"{usage.prompt_tokens:,}"
+    missing = ", without what was under way" if solution.stop == "cancelled" else ""
     return (
         f"cost    {usage.policy_tokens:,} policy tokens in {usage.policy_calls} continuations "
         f"({prompt} prefix tokens computed, {'?' if reused is None else f'{reused:,}'} reused), "
-        f"{verifier} verifier tokens, {usage.seconds:.1f} s"
+        f"{verifier} verifier tokens, {usage.seconds:.1f} s{missing}"
     )
 
 
@@ -72,10 +82,11 @@ def _verdict(solution: Solution) -> list[str]:
     return [f"steps   {', '.join(said)}"] if said and signs else []
 
 
-def _why(solution: Solution) -> str:
-    score = "" if solution.score is None else f"  (score {solution.score:.3f})"
+def _why(solution: Solution, select: Selection | None) -> str:
     if solution.stop == "abstained":
         return _doubt(solution)
+    meaning = "score" if select is None else _MEANING[select]
+    score = "" if solution.score is None else f"  ({meaning} {solution.score:.3f})"
     return score if solution.stop == "done" else f"{score}  [stop: {solution.stop}]"
 
 

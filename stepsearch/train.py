@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from stepsearch.progress import told
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -23,7 +24,7 @@ def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "Running it again goes on where it was stopped.",
     )
     parser.add_argument("what", choices=WHAT)
-    parser.add_argument("overrides", nargs="*", metavar="SETTING=VALUE", help="settings")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="SETTING=VALUE")
     parser.set_defaults(run=run)
 
 
@@ -33,34 +34,27 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         ConfigurationError: a setting does not fit.
     """
-    from stepsearch.conf.stages import load_stage
-
-    show_progress()
-    settings = load_stage(options.what, options.overrides)
-    if options.what == "prepare":
-        from stepsearch.benchmarks.training_questions import TrainingQuestions
-
-        questions: TrainingQuestions = settings["stage"]
-        print(questions.write())
-        return 0
-    form = settings.pop("format")
-    if options.what == "policy":
-        from stepsearch.verifiers.training.policy import PolicySettings, train_policy
-
-        print(train_policy(PolicySettings(**settings), form))
-        return 0
-    from stepsearch.verifiers.training.scorer import ScorerSettings, train_orm, train_prm
-
-    train = train_prm if options.what == "prm" else train_orm
-    print(train(ScorerSettings(**settings), form))
+    with told("stepsearch", "%(asctime)s %(message)s"):
+        print(_train(options.what, options.overrides))
     return 0
 
 
-def show_progress() -> None:
-    """Progress lines of our own modules go to standard error, with the time."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    logger = logging.getLogger("stepsearch")
-    if not logger.handlers:
-        logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+def _train(what: str, overrides: Sequence[str]) -> Any:
+    """What the stage says at its end."""
+    from stepsearch.conf.stages import load_stage
+
+    settings = load_stage(what, overrides)
+    if what == "prepare":
+        from stepsearch.benchmarks.training_questions import TrainingQuestions
+
+        questions: TrainingQuestions = settings["stage"]
+        return questions.write()
+    form = settings.pop("format")
+    if what == "policy":
+        from stepsearch.verifiers.training.policy import PolicySettings, train_policy
+
+        return train_policy(PolicySettings(**settings), form)
+    from stepsearch.verifiers.training.scorer import ScorerSettings, train_orm, train_prm
+
+    train = train_prm if what == "prm" else train_orm
+    return train(ScorerSettings(**settings), form)

@@ -1,0 +1,181 @@
+"""Wrong input of a newcomer: one sentence on stderr that names the setting and says what to do."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.worlds import random_policy
+
+from stepsearch import ConfigurationError, ModelNotFoundError, asolve, solve
+from stepsearch.cli import main
+
+WORLD = ["hydra.searchpath=[pkg://support.worldconf]", "policy=world"]
+BENCH = ["bench", *WORLD, "task=exact", "benchmark=file"]
+
+
+def told(capfd: pytest.CaptureFixture[str]) -> str:
+    """The one line on stderr, but for notes on models that are loaded."""
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "Traceback" not in err
+    assert "HYDRA_FULL_ERROR" not in err
+    [line] = [line for line in err.splitlines() if "loading the" not in line]
+    assert line.startswith("stepsearch: ")
+    return line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["search=beam"], "'search=beam' is a setting, and there is no question"),
+        (["q", "serach=beam"], "serach: there is no such setting. Did you mean search"),
+        (["q", "search.widht=3"], "Did you mean search.width"),
+        (["q", "search=beam,mcts"], "search=beam,mcts: several values are swept over with"),
+        (["q", "search.n==3"], "'search.n==3' is not of the form SETTING=VALUE"),
+        (["q", "=3"], "'=3' is not of the form SETTING=VALUE"),
+        (["q", "task.instruction=first, think"], "goes in quotes of its own"),
+        (["q", "+search.n=3"], "write search.n=... without the +"),
+        (["q", "~search.nn"], "search.nn: there is no such setting. Did you mean search.n"),
+        (["q", "budget=4096"], "budget is one of default, unlimited; its settings are budget."),
+        (["q", "search=null"], "search=null: search is one of beam, best_of_n"),
+        (["q", "search="], "search=: there is no such option. Known: beam"),
+        (["q", "policy=gpt4"], "policy=gpt4: there is no such option. Known: coder, embedded"),
+        (["q", "policy=openai"], "policy.model has no value; give policy.model=..."),
+        (["q", "verifier.model=x"], "they depend on verifier=..."),
+        (["q", "select=vote"], "select='vote' is not one of best, weighted, majority"),
+        (["q", "seed=x"], "seed='x' must be a whole number"),
+    ],
+)
+def test_solve(capfd: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    assert main(["solve", *arguments[:1], *WORLD, *arguments[1:]]) == 2
+    assert words in told(capfd)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["check-verifier", "rule"], "'rule' is not of the form SETTING=VALUE"),
+        (["check-verifier", "verifier=rul"], "Did you mean rule?"),
+        (["sample", "question=x"], "question: there is no such setting. Did you mean questions"),
+        (["label"], "out has no value; give out=..."),
+        (["train", "prm", "labeled=x"], "labeled: there is no such setting. Did you mean labelled"),
+        (["rerank", "/no.jsonl", "--verifier", "rule"], "'/no.jsonl': there is no such file"),
+    ],
+)
+def test_other_commands(
+    capfd: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert main(arguments) == 2
+    assert words in told(capfd)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["benchmark.path=/no/such"], "benchmark.path='/no/such': there is no such file"),
+        ([], "benchmark.path has no value; give benchmark.path=..."),
+        (["serach=beam"], "serach: there is no such setting. Did you mean search"),
+        (["search.widht=3"], "Did you mean search.width"),
+        (["benchmark=gsm8q"], "Did you mean gsm8k? Known: aime24"),
+        (["-m", "search=beem,beam"], "search=beem: there is no such option. Did you mean beam"),
+        (["-m", "seed=0,1", "hydra/launcher=slurm"], "Did you mean submitit_slurm"),
+        (["seed=0,1"], "seed=0,1: several values are swept over with `stepsearch bench -m`"),
+        (["search.n=[1"], "'search.n=[1' is not of the form SETTING=VALUE"),
+        (["what"], "'what' is not of the form SETTING=VALUE"),
+        (["budget=4096"], "budget is one of default, unlimited"),
+        (["workers=2"], "workers=2 must be null or ray"),
+        (["benchmark=words", "benchmark.path=x"], "benchmark.path: there is no such setting"),
+        (["benchmark=words", "benchmark.limit=x"], "benchmark.limit='x' must be a whole number"),
+        (["benchmark=words", "runs=/proc/x"], "runs=/proc/x: no folder can be made there"),
+    ],
+)
+def test_bench(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    if any("launcher" in argument for argument in arguments):
+        pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    assert main([*BENCH, f"runs={tmp_path}", *arguments]) == 2
+    assert words in told(capfd)
+
+
+def test_what_is_wrong_with_devices_and_models_of_a_run(
+    capfd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_there(config: object, task: object) -> None:
+        raise ModelNotFoundError("model=/nofolder: there is no such folder")
+
+    run = [*BENCH, "benchmark=words", "benchmark.limit=1", f"runs={tmp_path}"]
+    assert main([*run, "devices=x"]) == 2
+    assert "devices=x: there are" in capfd.readouterr().err
+    monkeypatch.setattr("stepsearch.benchmarks.bench.build_engine", not_there)
+    assert main(run) == 2
+    shown = capfd.readouterr().err
+    assert "stepsearch: model=/nofolder: there is no such folder" in shown
+    assert "Traceback" not in shown
+
+
+def test_every_wrong_run_of_a_sweep_is_named(capfd, tmp_path: Path) -> None:
+    sweep = ["benchmark=words", "benchmark.limit=0,2", f"runs={tmp_path}"]
+    assert main([*BENCH, "-m", *sweep]) == 2
+    shown = capfd.readouterr().err
+    assert "benchmark.limit=0 runs=" in shown
+    assert ": benchmark.limit=0 must be a whole number, at least 1" in shown
+    assert len(list(tmp_path.glob("*/summary.json"))) == 1, "the other run went on"
+
+
+def test_what_is_required_is_not_more_than_that(capfd) -> None:
+    for command in ("solve", "rerank", "audit", "processbench", "train"):
+        with pytest.raises(SystemExit) as caught:
+            main([command])
+        assert caught.value.code == 2
+        last = capfd.readouterr().err.splitlines()[-1]
+        assert "arguments are required" in last
+        assert "VALUE" not in last
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"serach": "beam"}, "serach: there is no such argument. Did you mean search?"),
+        ({"n": 16}, r'n: there is no such argument. Give it as overrides=\["search.n=..."\]'),
+        ({"temperature": 1}, r'overrides=\["sampling.temperature=..."\]'),
+        ({"colour": "red"}, "colour: there is no such argument. Known: search, select, budget"),
+    ],
+)
+def test_arguments_that_solve_lacks(arguments: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        solve("q", policy=random_policy(), **arguments)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=words):
+        asyncio.run(asolve("q", policy=random_policy(), **arguments))
+
+
+INTERRUPTED = """
+import sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv[1:] = {arguments!r}
+from stepsearch.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("stepsearch.cli", ["--version"]),
+        ("tqdm", ["--version"]),
+        ("hydra", ["solve", "q"]),
+        ("stepsearch.benchmarks.bench", ["bench"]),
+    ],
+)
+def test_ctrl_c_while_modules_load_is_one_line(module: str, arguments: list[str]) -> None:
+    script = INTERRUPTED.format(module=module, arguments=arguments)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "stepsearch: interrupted\n")
