@@ -37,6 +37,7 @@ _NOTES = {
 _SHARES = ("accuracy", "baseline_accuracy", "pass", "difference", "coverage", "right")
 _LEFT_OUT = ("series",)
 _MAX_OPEN = 30
+_LETTERS = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3}
 
 
 def page_of(frames: Mapping[str, DataFrame], plots: Sequence[Path], about: str) -> str:
@@ -92,8 +93,11 @@ def _cell(name: str, values: Sequence[Any]) -> str:
 
 
 def _number(value: float) -> str:
-    """Four digits, as people write them up to a million."""
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"
+    """Three digits, thousands and more by their letters."""
+    for letter, size in _LETTERS.items():
+        if abs(value) >= 0.9995 * size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
 
 
 _HEAD = """<!doctype html>
