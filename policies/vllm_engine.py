@@ -24,6 +24,7 @@ OLDEST, NEWEST = "0.25.0", "0.32.0"
 """The versions of vLLM that this was tested with."""
 
 PoolTask = Literal["embed", "classify", "token_classify"]
+_INVARIANT = "VLLM_BATCH_INVARIANT"
 _SEED_BITS = (1 << 63) - 1
 
 
@@ -244,8 +245,6 @@ async def _shut_down(llm: Any) -> None:
 
 async def _start(settings: EngineSettings) -> Any:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    if settings.batch_invariant:
-        os.environ["VLLM_BATCH_INVARIANT"] = "1"
     try:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -255,7 +254,7 @@ async def _start(settings: EngineSettings) -> Any:
             f" (tested: {OLDEST} to {NEWEST}), or use policy=transformers"
         ) from error
     try:
-        with _without_main():
+        with _without_main(), _batch_invariance(settings.batch_invariant):
             return AsyncLLM.from_engine_args(AsyncEngineArgs(**_arguments(settings)))
     except (RuntimeError, ValueError, OSError, TypeError) as error:
         raise ConfigurationError(_explain(settings, error)) from error
@@ -314,6 +313,21 @@ def _explain(settings: EngineSettings, error: Exception) -> str:
         " raise gpu_memory, lower max_length or max_batched_tokens, or spread the model with"
         " tensor_parallel"
     )
+
+
+@contextlib.contextmanager
+def _batch_invariance(is_wanted: bool) -> Iterator[None]:
+    """The mode is set in the environment, which an engine that starts later must not inherit."""
+    before = os.environ.get(_INVARIANT)
+    if is_wanted:
+        os.environ[_INVARIANT] = "1"
+    try:
+        yield
+    finally:
+        if is_wanted:
+            os.environ.pop(_INVARIANT)
+        if before is not None:
+            os.environ[_INVARIANT] = before
 
 
 @contextlib.contextmanager
