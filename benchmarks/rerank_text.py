@@ -81,9 +81,9 @@ def _foot(result: Reranking) -> list[str]:
     ]
     return [
         how,
-        "95% intervals over problems: Wilson's for accuracies, a paired bootstrap's for "
-        "differences. McNemar's exact test counts problems that only one of the two solves with "
-        f"the first {result.sizes[-1]} samples as they stand.",
+        "95% intervals over problems: Wilson's for accuracies, a paired bootstrap's for the rest.",
+        "McNemar's exact test counts problems that only one of the two solves with the first "
+        f"{result.sizes[-1]} samples as they stand.",
         *undecided,
         *(f"note: {note}" for note in result.notes),
     ]
