@@ -125,8 +125,20 @@ class OpenAIClient:
         length = names[model].get("max_model_len")
         return length if isinstance(length, int) else None
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    @property
+    def root(self) -> str:
+        """The address of routes that stand beside those of OpenAI, not below them."""
+        return str(self._http.base_url).rstrip("/").removesuffix("/v1")
+
+    async def post(
+        self, path: str, body: Mapping[str, Any], expects: str = "choices"
+    ) -> dict[str, Any]:
         """The server's answer to a request.
+
+        Args:
+            path: below the base address, or a whole address.
+            body: the request.
+            expects: the field of the answer that holds what was asked for, and is never empty.
 
         Raises:
             RefusedError: it refused, and will refuse again.
@@ -135,7 +147,7 @@ class OpenAIClient:
         async with self._slots:
             for attempt in range(1, self._patience.attempts + 1):
                 try:
-                    return await self._post_once(path, body)
+                    return await self._post_once(path, body, expects)
                 except (ConnectionError, TimeoutError, BadReplyError) as error:
                     if attempt == self._patience.attempts:
                         if isinstance(error, BadReplyError):
@@ -144,16 +156,16 @@ class OpenAIClient:
                     await asyncio.sleep(self._wait(attempt, error))
         raise AssertionError("every attempt returns or raises")
 
-    async def _post_once(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _post_once(self, path: str, body: Mapping[str, Any], expects: str) -> dict[str, Any]:
         try:
             reply = await self._http.post(path, json=body)
         except self._timeouts as error:
             raise TimeoutError(
-                f"{self._http.base_url}{path} did not answer in {self._patience.timeout:g} s"
+                f"{self._http.base_url.join(path)} did not answer in {self._patience.timeout:g} s"
             ) from error
         except self._failures as error:
             raise ConnectionError(
-                f"{self._http.base_url}{path}: {type(error).__name__}: {error}"
+                f"{self._http.base_url.join(path)}: {type(error).__name__}: {error}"
             ) from error
         if reply.status_code in _MAY_PASS:
             busy = ConnectionError(f"HTTP {reply.status_code}: {reply.text[:_SHOWN]}")
@@ -165,8 +177,8 @@ class OpenAIClient:
             found = reply.json()
         except ValueError as error:
             raise BadReplyError(f"the answer is no JSON: {reply.text[:_SHOWN]}") from error
-        if not isinstance(found, dict) or not found.get("choices"):
-            raise BadReplyError(f"the answer has no choices: {reply.text[:_SHOWN]}")
+        if not isinstance(found, dict) or not found.get(expects):
+            raise BadReplyError(f"the answer has no {expects}: {reply.text[:_SHOWN]}")
         return found
 
     def _wait(self, attempt: int, error: Exception) -> float:

@@ -50,7 +50,7 @@ RUNS_MODELS = {
     },
     "verifiers": {
         *("body", "generative", "heads", "implicit", "model_verifier", "outcome", "training"),
-        *("transformers", "vllm_body"),
+        *("openai_body", "openai_routes", "transformers", "vllm_body"),
     },
     "benchmarks": {"perf"},
 }

@@ -24,6 +24,7 @@ from stepsearch.verifiers.selfcheck import require
 
 if TYPE_CHECKING:
     from stepsearch.verifiers.body import Body
+    from stepsearch.verifiers.openai_body import OpenAIBody
     from stepsearch.verifiers.vllm_body import VllmBody
 
 
@@ -52,7 +53,7 @@ class ModelVerifier(ABC, Generic[Input]):
         self,
         form: StepFormat | OutcomeFormat | ImplicitFormat,
         name: str,
-        bodies: Sequence[Body | VllmBody],
+        bodies: Sequence[Body | VllmBody | OpenAIBody],
         encoder: tuple[Callable[[Chain], Input | ScoreFailure], Template],
         *,
         on_too_long: str,
@@ -121,7 +122,7 @@ class ModelVerifier(ABC, Generic[Input]):
         probe = copy.copy(self)
         probe._fails_when_too_long = False
         with ExitStack() as stack:
-            contexts: list[AbstractContextManager[Body | VllmBody]] = [
+            contexts: list[AbstractContextManager[Body | VllmBody | OpenAIBody]] = [
                 body.uncached() for body in self._bodies
             ]
             probe._bodies = [stack.enter_context(context) for context in contexts]
@@ -134,7 +135,7 @@ class HeadVerifier(ModelVerifier[EncodedChain]):
     def _load(
         self,
         form: StepFormat | OutcomeFormat,
-        body: Body | VllmBody,
+        body: Body | VllmBody | OpenAIBody,
         name: str,
         *,
         on_too_long: str,
@@ -152,7 +153,7 @@ class HeadVerifier(ModelVerifier[EncodedChain]):
             require(self)
 
     @property
-    def _body(self) -> Body | VllmBody:
+    def _body(self) -> Body | VllmBody | OpenAIBody:
         return self._bodies[0]
 
     def count_tokens(self, chain: Chain) -> int:

@@ -1,0 +1,269 @@
+"""Verifiers behind a server: whatever it sends, a score is the right one or none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faulty import running
+from support.judge_server import JudgeServer, outputs
+from support.tiny import save_tiny, tiny_tokenizer
+
+from stepsearch import Budget, ConfigurationError, Engine, ModelNotFoundError
+from stepsearch.policies.openai_client import OpenAIClient
+from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
+from stepsearch.search.background import background
+from stepsearch.search.contracts import StepScores
+from stepsearch.search.errors import VerifierError
+from stepsearch.search.strategies.beam import Beam
+from stepsearch.search.tree import ROOT, Chain, Tree
+from stepsearch.search.types import Step
+from stepsearch.testing.verifier import check_verifier
+from stepsearch.verifiers.openai import OpenAIOutcomeVerifier, OpenAIVerifier
+from stepsearch.verifiers.stepwise import chain_of
+
+QUESTION = "How many?"
+STEPS = ["1 + 1 = 2", "2 + 2 = 4", "The answer is 4."]
+FAST = {"first_wait": 0.01, "timeout": 0.5, "attempts": 3}
+PROMPT: dict[str, Any] = {"name": "tiny", "prompt": "chat", "mark": "\n"}
+TOKENS = PROMPT | {"head": {"good_token": "+", "bad_token": "-"}}
+CLASSES = PROMPT | {"head": {"num_outputs": 2, "activation": "softmax", "good": 1}}
+OUTCOME = {"name": "tiny", "head": {"num_outputs": 2, "activation": "softmax", "good": 1}}
+
+Connect = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def server() -> Iterator[JudgeServer]:
+    tokenizer = tiny_tokenizer()
+    made = JudgeServer(tokenizer)
+    (good,), (bad,) = (tokenizer.encode(t, add_special_tokens=False) for t in "+-")
+    (made.mark,) = tokenizer.encode("\n", add_special_tokens=False)
+    made.tokens = (good, bad)
+    with running(made) as found:
+        yield found
+
+
+@pytest.fixture
+def connect(server: JudgeServer, folder: Path) -> Iterator[Connect]:
+    made: list[Any] = []
+
+    def make(kind: Any = OpenAIVerifier, **settings: Any) -> Any:
+        common = {"base_url": server.url, "model": "tiny", "tokenizer": folder, "server": FAST}
+        made.append(kind(**{"format": TOKENS, "selfcheck": False} | common | settings))
+        server.bodies.clear()
+        return made[-1]
+
+    yield make
+    for verifier in made:
+        verifier.close()
+
+
+def score(verifier: Any, *chains: Chain) -> Sequence[StepScores]:
+    async def run() -> Sequence[StepScores]:
+        found: Sequence[StepScores] = await verifier.score(chains)
+        return found
+
+    return background.submit(run()).result(timeout=60)
+
+
+def expected(verifier: Any, chain: Chain, good: int) -> list[float]:
+    """A softmax over the server's two numbers for every prefix that ends where a score is read."""
+    encoded = verifier.encode(chain)
+    prefixes = [encoded.ids[: at + 1] for at in encoded.positions]
+    pairs = [outputs(ids, 2) for ids in prefixes]
+    return [math.exp(pair[good]) / sum(map(math.exp, pair)) for pair in pairs]
+
+
+WAYS: list[tuple[dict[str, Any], str, str, int]] = [
+    ({"format": TOKENS}, "form", "asked", 0),
+    ({"format": TOKENS}, "form", "top", 0),
+    ({"format": TOKENS}, "form", "content", 0),
+    ({"format": CLASSES}, "rows", "all", 1),
+    ({"format": CLASSES}, "rows", "marks", 1),
+    ({"format": CLASSES, "route": "classify"}, "rows", "all", 1),
+]
+
+
+@pytest.mark.parametrize(("settings", "name", "value", "good"), WAYS)
+def test_a_score_is_read_at_its_place_from_the_ids_of_the_format(
+    server: JudgeServer, connect: Connect, settings: Any, name: str, value: str, good: int
+) -> None:
+    setattr(server, name, value)
+    verifier = connect(**settings)
+    chain = chain_of(f"{QUESTION}\n\n", STEPS)
+    (scores,) = score(verifier, chain)
+    assert scores.values == pytest.approx(expected(verifier, chain, good), abs=1e-6)
+    assert all("cache_salt" not in body for body in server.bodies)
+    check_verifier(connect(**settings | {"selfcheck": True}))
+
+
+def test_an_outcome_is_one_score_of_the_last_id(server: JudgeServer, connect: Connect) -> None:
+    verifier = connect(OpenAIOutcomeVerifier, format=OUTCOME, selfcheck=True)
+    chain = chain_of(QUESTION, STEPS)
+    (scores,) = score(verifier, chain)
+    bad, good = outputs(verifier.encode(chain).ids, 2)
+    assert scores.values == pytest.approx([math.exp(good) / (math.exp(good) + math.exp(bad))])
+    check_verifier(verifier)
+
+
+def test_tokens_are_those_that_the_server_tells(server: JudgeServer, connect: Connect) -> None:
+    verifier, chain = connect(), chain_of(QUESTION, STEPS)
+    (unknown,) = score(verifier, chain)
+    assert (unknown.tokens, unknown.tokens_reused) == (None, None)
+    server.cached = 7
+    (known,) = score(verifier, chain)
+    lengths = [at + 1 for at in verifier.encode(chain).positions]
+    assert (known.tokens, known.tokens_reused) == (sum(lengths) - 21, 21)
+    pooled = connect(format=CLASSES)
+    (whole,) = score(pooled, chain)
+    assert (whole.tokens, whole.tokens_reused) == (len(pooled.encode(chain).ids), 0)
+
+
+@pytest.mark.parametrize("fault", ["500", "429", "empty", "html", "cut", "slow"])
+@pytest.mark.parametrize("format", [TOKENS, CLASSES])
+def test_what_may_pass_is_asked_again(
+    server: JudgeServer, connect: Connect, fault: str, format: Any
+) -> None:
+    verifier, chain = connect(format=format), chain_of(QUESTION, STEPS)
+    before = score(verifier, chain)
+    server.faults.extend([fault, fault])
+    assert score(verifier, chain) == before
+
+
+def test_a_server_out_of_reach_is_an_error_never_a_score(
+    server: JudgeServer, connect: Connect
+) -> None:
+    verifier = connect()
+    server.faults.extend(["503"] * 3)
+    with pytest.raises(ConnectionError, match="HTTP 503"):
+        score(verifier, chain_of(QUESTION, STEPS[:1]))
+    server.faults.extend(["slow"] * 3)
+    with pytest.raises(TimeoutError, match=r"did not answer in 0\.5 s"):
+        score(verifier, chain_of(QUESTION, STEPS[:1]))
+
+
+def test_a_search_ends_when_the_server_refuses_for_good(
+    server: JudgeServer, connect: Connect
+) -> None:
+    verifier = connect()
+    server.faults.append("401")
+    solution = Engine(
+        policy=ScriptedPolicy(lambda chain, seed: scripted_step(f"{seed % 9} + 1\n")),
+        verifier=verifier,
+        strategy=Beam(n=2, width=1),
+        budget=Budget(policy_tokens=50),
+    ).solve(QUESTION)
+    assert solution.stop == "verifier_failed"
+    assert "HTTP 401" in (solution.error or "")
+
+
+def test_a_refused_input_fails_alone(server: JudgeServer, connect: Connect) -> None:
+    verifier = connect(server=FAST | {"concurrency": 1})
+    chains = [chain_of(f"{QUESTION} {n}", STEPS[:1]) for n in range(3)]
+    good = score(verifier, *chains)
+    server.faults.extend(["none", "400"])
+    found = score(verifier, *chains)
+    failed = [s.failure for s in found if s.failure is not None]
+    assert [f.kind for f in failed] == ["missing"]
+    assert "HTTP 400" in failed[0].message
+    assert [s for s in found if s.failure is None] == [
+        g for g, s in zip(good, found, strict=True) if s.failure is None
+    ]
+
+
+def test_a_token_that_is_not_told_is_no_score(server: JudgeServer, connect: Connect) -> None:
+    verifier = connect()
+    server.form = "others"
+    (found,) = score(verifier, chain_of(QUESTION, STEPS))
+    assert found.failure is not None
+    assert (found.failure.kind, found.values, found.tokens) == ("missing", (), None)
+    assert "not among the 1 most likely" in found.failure.message
+
+
+@pytest.mark.parametrize(
+    "settings", [{"format": CLASSES}, {"format": CLASSES, "route": "classify"}]
+)
+def test_a_null_is_not_a_number(server: JudgeServer, connect: Connect, settings: Any) -> None:
+    verifier = connect(**settings)
+    server.hole = True
+    (found,) = score(verifier, chain_of(QUESTION, STEPS))
+    assert found.failure is not None
+    assert (found.failure.kind, found.values) == ("not_a_number", ())
+
+
+@pytest.mark.parametrize(
+    ("format", "name", "value", "words"),
+    [
+        (CLASSES, "rows", "short", "one for each token or one for each mark"),
+        (CLASSES, "misread", 1, "does not take ids as they are"),
+        (TOKENS, "misread", -1, "does not take ids as they are"),
+        (CLASSES, "obeys", False, "an activation of its own"),
+        (CLASSES, "_width", 3, "3 outputs, and the format says 2"),
+        (TOKENS, "form", "others", "not among"),
+    ],
+)
+def test_a_server_that_cannot_be_read_is_refused_when_loaded(
+    server: JudgeServer, connect: Connect, format: Any, name: str, value: Any, words: str
+) -> None:
+    setattr(server, name, value)
+    with pytest.raises(VerifierError, match=words):
+        connect(format=format)
+
+
+def test_what_goes_wrong_later_ends_the_search(server: JudgeServer, connect: Connect) -> None:
+    verifier = connect(format=CLASSES)
+    server.rows = "short"
+    with pytest.raises(VerifierError, match="prm: the server gave"):
+        score(verifier, chain_of(QUESTION, STEPS))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"route": "pooling"}, "two tokens of a language model are read by route=completions"),
+        ({"format": CLASSES, "route": "completions"}, "a head by route=pooling"),
+        ({"route": "score"}, "route='score' is not one of"),
+        ({"adapter": "folder"}, "verifier.adapter=folder: the server runs the model"),
+        ({"dtype": "float32"}, "verifier.dtype=float32"),
+        ({"on_too_long": "cut"}, "on_too_long='cut'"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(connect: Connect, settings: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        connect(**settings)
+
+
+def test_a_wrong_address_or_name_is_told_at_once(server: JudgeServer, connect: Connect) -> None:
+    with pytest.raises(ModelNotFoundError, match="has tiny"):
+        connect(model="big")
+    with pytest.raises(ModelNotFoundError, match="no server"):
+        connect(base_url="http://127.0.0.1:9/v1")
+
+
+def test_a_length_that_nobody_knows_must_be_set(
+    server: JudgeServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OpenAIClient, "context_length", lambda self, model: None)
+    with pytest.raises(ConfigurationError, match=r"set verifier\.max_length"):
+        connect()
+    assert connect(max_length=100).spec.max_length == 99
+
+
+def test_one_token_is_kept_free_for_a_completion(server: JudgeServer, connect: Connect) -> None:
+    assert connect().spec.max_length == 511
+    assert connect(format=CLASSES).spec.max_length == 512
+    tree = Tree(QUESTION)
+    long = tree.chain(ROOT, (Step(text="1 " * 600 + "\n", stop="step"),))
+    (found,) = score(connect(), long)
+    assert found.failure is not None
+    assert found.failure.kind == "too_long"
+    assert not server.bodies
