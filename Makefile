@@ -36,9 +36,10 @@ $(VLLM)/.installed: pyproject.toml requirements-vllm.txt
 	$(VLLM)/bin/python -m pip install --no-deps --no-compile --no-build-isolation -e .
 	touch $@
 
-# vLLM's libraries warn of each other while they load.
+# vLLM's libraries warn of each other while they load. Engines are many processes: bytecode, which
+# --no-compile leaves out, must be kept once they have made it, or each makes it again.
 test-vllm: $(VLLM)/.installed
-	$(VLLM)/bin/python -m pytest -m vllm -W default tests/vllm $(PYTEST_ARGS)
+	PYTHONDONTWRITEBYTECODE= $(VLLM)/bin/python -m pytest -m vllm -W default tests/vllm $(PYTEST_ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

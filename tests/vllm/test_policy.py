@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.vllm_models import save_adapter
+from support.vllm_settings import ENGINE
 
 from stepsearch import Budget, Engine, Problem, SamplingParams
 from stepsearch.policies.transformers import TransformersPolicy
@@ -172,3 +174,30 @@ def test_seeds_make_independent_samples(policy: Any) -> None:
     written = {tuple(i for s in f.steps for i in s.token_ids) for f in found}
     assert len(written) > 32, "neighbouring seeds share samples"
     assert all(math.isfinite(s.logprob or 0) for f in found for s in f.steps)
+
+
+def test_an_adapter_writes_what_it_writes_with_transformers(folder: Path, tmp_path: Path) -> None:
+    from stepsearch.policies.vllm import VllmPolicy
+
+    adapter = save_adapter(tmp_path, seed=5)
+    form = {"system": None}
+    plain, theirs = (
+        TransformersPolicy(
+            model=folder, adapter=name, prompt_format=form, device="cpu", dtype="float32"
+        )
+        for name in (None, adapter)
+    )
+    ours = VllmPolicy(
+        model=folder, adapter=adapter, prompt_format=form, engine=ENGINE | {"max_length": 512}
+    )
+    try:
+        for question in QUESTIONS:
+            ids = [
+                [s.token_ids for s in sample(one, root(question), GREEDY, [1])[0].steps]
+                for one in (ours, theirs, plain)
+            ]
+            assert ids[0] == ids[1]
+            assert ids[1] != ids[2], "the adapter changes what is written"
+        assert ours.spec.provenance["adapter_hash"]
+    finally:
+        ours.close()
