@@ -191,6 +191,10 @@ class VllmPolicy:
         except Exception as error:
             raise PolicyError(f"vLLM failed: {type(error).__name__}: {error}") from error
 
+    def prompt_ids(self, prompt: str) -> tuple[int, ...]:
+        """The ids that a prompt is rendered to, before anything is sampled."""
+        return self._starts.prompt(prompt)
+
     def count_prompt_tokens(self, prompt: str) -> int:
         """Tokens of the rendered prompt."""
         return len(self._starts.prompt(prompt))
