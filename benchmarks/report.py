@@ -42,7 +42,7 @@ def report(paths: Sequence[Path], out: Path) -> list[Path]:
     """
     try:
         import matplotlib as matplotlib
-        import pandas
+        import pandas  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
         raise ConfigurationError("reports need: pip install 'stepsearch[report]'") from error
     runs = read_runs(paths)
