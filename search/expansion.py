@@ -178,7 +178,7 @@ class Expansion:
     async def _sample(self, start: int, stop: int, size: int) -> None:
         try:
             await self._collect(start, stop, size)
-        except (Exception, asyncio.CancelledError, SystemExit) as error:
+        except (Exception, asyncio.CancelledError, SystemExit, GeneratorExit) as error:
             if is_cancelled():
                 raise asyncio.CancelledError from error
             known = isinstance(error, StepsearchError)

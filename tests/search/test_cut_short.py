@@ -324,14 +324,15 @@ def test_a_plug_in_that_exits_ends_its_problem_alone(part: str) -> None:
     assert engine(Beam(n=4, width=2), random_policy(), hash_verifier()).solve("q").stop == "done"
 
 
-def test_a_verifier_that_lets_a_closed_generator_out_is_reported() -> None:
+@pytest.mark.parametrize("part", ["policy", "verifier"])
+def test_a_plug_in_that_lets_a_closed_generator_out_is_reported(part: str) -> None:
     def leaves(*_: object):
         raise GeneratorExit
 
-    solution = engine(Beam(n=4, width=2), random_policy(), ScriptedVerifier(score_fn=leaves)).solve(
-        "q"
-    )
-    assert solution.stop == "verifier_failed"
+    policy = ScriptedPolicy(leaves) if part == "policy" else random_policy()
+    verifier = ScriptedVerifier(score_fn=leaves) if part == "verifier" else hash_verifier()
+    solution = engine(Beam(n=4, width=2), policy, verifier).solve("q")
+    assert solution.stop == f"{part}_failed"
     assert "GeneratorExit" in (solution.error or "")
 
 
