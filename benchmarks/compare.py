@@ -21,7 +21,7 @@ from tqdm import tqdm
 from stepsearch.conf.build import build_engine, load_config
 from stepsearch.search.select import Selection, choose
 from stepsearch.search.task import MathTask
-from stepsearch.search.types import Problem, Solution
+from stepsearch.search.types import FAILURES, Problem, Solution
 
 TASK = MathTask()
 
@@ -104,7 +104,7 @@ def main() -> None:
         seconds = time.perf_counter() - started
         policy = sum(s.usage.policy_tokens for s in solutions)
         verifier = sum(s.usage.verifier_tokens or 0 for s in solutions)
-        failed = sum(s.stop in ("policy_failed", "verifier_failed") for s in solutions)
+        failed = sum(s.stop in FAILURES for s in solutions)
         for by in case.selections:
             right = sum(correct(s, by) for s in solutions)
             print(

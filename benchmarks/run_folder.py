@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from stepsearch.search.errors import ConfigurationError, TraceError
 from stepsearch.search.provenance import version
-from stepsearch.search.types import Problem
+from stepsearch.search.types import FAILURES, Problem
 
 CONFIG, IDENTITY, TRACES = "config.yaml", "run.json", "traces.jsonl"
 RESULTS, SUMMARY, LOG = "results.csv", "summary.json", "log.txt"
@@ -27,7 +27,7 @@ _NOT_IN_HASH = (
     "workers",
     "ray",
 )  # they change no result
-FAILED_STOPS = ("policy_failed", "verifier_failed", "cancelled")
+FAILED_STOPS = (*FAILURES, "cancelled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -202,7 +202,13 @@ def _require_fit(config: DictConfig, parts: Mapping[str, Any]) -> None:
     select, _ = require_fit(
         spec, strategy=strategy, select=config.select, aggregation=config.aggregation
     )
-    require_settle(config.settle, config.confidence, select=select, strategy=strategy)
+    require_settle(
+        config.settle,
+        config.confidence,
+        select=select,
+        strategy=strategy,
+        budget=parts["budget"],
+    )
 
 
 def _locate(target: Any) -> Any:

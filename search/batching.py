@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -19,6 +20,20 @@ def is_cancelled() -> bool:
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def contained(error: BaseException) -> Exception:
+    """What a plug-in raised, as an error that ends its problem and not the loop it runs on.
+
+    Raises:
+        KeyboardInterrupt: it is somebody's Ctrl-C; other threads than the main one get none.
+    """
+    if isinstance(error, Exception):
+        return error
+    is_main = threading.current_thread() is threading.main_thread()
+    if isinstance(error, KeyboardInterrupt) and is_main:
+        raise error
+    return RuntimeError(f"the call ended by {type(error).__name__} from within")
 
 
 class _Group(NamedTuple, Generic[T, R]):
@@ -127,15 +142,12 @@ class Batcher(Generic[T, R]):
                 raise RuntimeError(f"asked for {len(items)} results, got {len(results)}")
             results[:0]  # each group gets a part
             return results
-        except GeneratorExit:  # from within, or nobody awaits this: it must not await either
-            return [RuntimeError("the call ended by GeneratorExit from within")] * len(items)
-        except (Exception, asyncio.CancelledError, SystemExit) as error:
+        except BaseException as error:
             if is_cancelled():
                 raise asyncio.CancelledError from error
-            if len(items) == 1:
-                if isinstance(error, Exception):
-                    return [error]
-                return [RuntimeError(f"the call ended by {type(error).__name__} from within")]
+            # Where nobody awaits this any more, it must not await either.
+            if len(items) == 1 or isinstance(error, GeneratorExit):
+                return [contained(error)] * len(items)
         alone = await asyncio.gather(*(self._attempt([item]) for item in items))
         return [result for [result] in alone]
 
@@ -145,14 +157,14 @@ async def each(
 ) -> AsyncGenerator[R, None]:
     """The results of all items in the order they are done, so many of them in progress at once.
 
-    Items are taken one by one, as there is room; an item is never None.
+    Items are taken one by one, as there is room.
     """
-    waiting = iter(items)
+    waiting, end = iter(items), object()
     running: set[asyncio.Task[R]] = set()
     try:
         while True:
-            while len(running) < concurrency and (item := next(waiting, None)) is not None:
-                running.add(asyncio.create_task(work(item)))
+            while len(running) < concurrency and (item := next(waiting, end)) is not end:
+                running.add(asyncio.create_task(work(cast(T, item))))
             if not running:
                 return
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

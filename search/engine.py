@@ -95,7 +95,8 @@ class Engine:
         select, aggregation = require_fit(
             spec, strategy=strategy, select=select, aggregation=aggregation
         )
-        require_settle(settle, confidence, select=select, strategy=strategy)
+        budget = budget or Budget()
+        require_settle(settle, confidence, select=select, strategy=strategy, budget=budget)
         require_floor(abstain_below, select, spec)
         require_vote_weight(vote_weight)
         self._settings = RunSettings(
@@ -106,7 +107,7 @@ class Engine:
             select=select,
             vote_weight=vote_weight,
             aggregation=aggregation,
-            budget=budget or Budget(),
+            budget=budget,
             sampling=sampling or SamplingParams(max_tokens=512),
             seed=seed,
             abstain_below=abstain_below,
@@ -216,6 +217,8 @@ class Engine:
 
     def _start(self, problem: Problem | str) -> Run:
         problem = Problem(text=problem) if isinstance(problem, str) else problem
+        if not isinstance(problem, Problem):
+            raise ConfigurationError(f"a problem is a text or a Problem, not {problem!r:.100}")
         if not problem.text.strip():
             raise EmptyQuestionError(f"the question of problem {problem.id!r} is empty")
         return Run(self._settings, problem)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stepsearch.search.arrivals import Arrivals, Candidates
-from stepsearch.search.batching import Batcher, is_cancelled
+from stepsearch.search.batching import Batcher, contained, is_cancelled
 from stepsearch.search.contracts import (
     NewestScores,
     Policy,
@@ -178,7 +178,7 @@ class Expansion:
     async def _sample(self, start: int, stop: int, size: int) -> None:
         try:
             await self._collect(start, stop, size)
-        except (Exception, asyncio.CancelledError, SystemExit, GeneratorExit) as error:
+        except BaseException as error:  # whatever it is, nobody waits for ever
             if is_cancelled():
                 raise asyncio.CancelledError from error
             known = isinstance(error, StepsearchError)
@@ -187,6 +187,7 @@ class Expansion:
                 if not arrival.done():
                     arrival.set_exception(failure)
                     arrival.exception()  # it may be that nobody waits for it
+            contained(error)
             raise failure from error
 
     async def _collect(self, start: int, stop: int, size: int) -> None:
@@ -295,7 +296,7 @@ class Expansion:
 
     def _settle(self, num_tokens: Sequence[int], finished: int, size: int) -> None:
         """Give back what continuations that were allotted `size` tokens did not use."""
-        if max(num_tokens) > size:
+        if max(num_tokens, default=0) > size:
             raise PolicyError(
                 f"the policy generated {max(num_tokens)} tokens where {size} were allowed "
                 "(max_tokens)"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from itertools import groupby, pairwise
 
 from stepsearch.search.contracts import Policy, SamplingParams, StepScores
+from stepsearch.search.errors import PolicyError
 from stepsearch.search.expansion import Expansion
 from stepsearch.search.ledger import Ledger
 from stepsearch.search.meter import Meter
@@ -54,6 +56,7 @@ class Growth:
         self._next_child: dict[int, int] = {}
         self._last_turn: asyncio.Future[None] | None = None
         self._num_waiting = 0
+        self._askers: set[asyncio.Task[object]] = set()
         self.num_asked = 0
         self.num_parts = 0
         self.was_cut = False
@@ -75,6 +78,29 @@ class Growth:
             book: None when they are not to be scored.
             slots: one is held while policy and verifier are at work.
         """
+        task = asyncio.current_task()
+        assert task is not None
+        self._askers.add(task)
+        try:
+            return await self._expand(nodes, n, params, book, slots)
+        finally:
+            self._askers.discard(task)
+
+    async def end(self) -> None:
+        """Cancel expansions that a strategy began and did not wait for; what arrived enters."""
+        askers = list(self._askers)
+        for task in askers:
+            task.cancel()
+        await asyncio.gather(*askers, return_exceptions=True)
+
+    async def _expand(
+        self,
+        nodes: Sequence[int],
+        n: int,
+        params: SamplingParams,
+        book: Scorebook | None,
+        slots: asyncio.Semaphore | None,
+    ) -> list[int]:
         chains, seeds = self._requests(nodes, n)
         at_once = book is not None and not self._ledger.limits_verifier
         expansion = Expansion(
@@ -119,6 +145,7 @@ class Growth:
         is its turn; so is every one where scores are paid from the same limit as samples, since
         what later ones reserve would be missing or not, as timing has it. When it fails or is
         cancelled, what has arrived enters all the same: it was paid for, and may hold the answer.
+        What was still under way stays reserved, since nobody can tell how much of it was spent.
         """
         previous, turn = self._last_turn, asyncio.get_running_loop().create_future()
         self._last_turn = turn
@@ -138,6 +165,8 @@ class Growth:
             expansion.settle()
         except BaseException:
             self.disturb(len(self._tree))
+            with suppress(PolicyError):  # the first error is the one to tell
+                expansion.settle()
             self._add(chains, expansion, expansion.scores_so_far(), book)
             raise
         else:

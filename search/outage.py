@@ -53,8 +53,17 @@ async def _last_time(
         if len(chains) == 1:
             return [_given_up(verifier, error)]
     # It may be one of them that breaks the connection; the others are not to suffer from it.
-    alone = await asyncio.gather(*(_last_time(verifier, [chain]) for chain in chains))
-    return [scores for [scores] in alone]
+    return await asyncio.gather(*(_alone(verifier, chain) for chain in chains))
+
+
+async def _alone(verifier: Verifier, chain: Chain) -> StepScores | Exception:
+    try:
+        [scores] = await verifier.score([chain])
+    except OUTAGES as error:
+        return _given_up(verifier, error)
+    except Exception as error:
+        return error
+    return scores
 
 
 def _given_up(verifier: Verifier, error: Exception) -> VerifierError:

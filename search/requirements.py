@@ -7,6 +7,7 @@ from stepsearch.search.contracts import Aggregation, Bounded, Demanding, Strateg
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.poll import SETTLE, Settle
 from stepsearch.search.select import Selection, default_selection, require_known, require_selection
+from stepsearch.search.types import Budget
 
 
 def require_fit(
@@ -45,7 +46,12 @@ def require_fit(
 
 
 def require_settle(
-    settle: Settle | None, confidence: float, *, select: Selection, strategy: Strategy
+    settle: Settle | None,
+    confidence: float,
+    *,
+    select: Selection,
+    strategy: Strategy,
+    budget: Budget,
 ) -> None:
     """Check the rule of adaptive stopping.
 
@@ -56,6 +62,12 @@ def require_settle(
         raise ConfigurationError(f"settle={settle!r} is not one of {', '.join(SETTLE)}, or null")
     if not isinstance(confidence, int | float) or not 0.5 < confidence < 1:
         raise ConfigurationError(f"confidence={confidence!r} must be a number between 0.5 and 1")
+    if settle == "certain" and (budget.flops, budget.verifier_tokens) != (None, None):
+        raise ConfigurationError(
+            "settle='certain' promises the answer of the whole search, which budget.flops and "
+            "budget.verifier_tokens make another one, since scores are then paid for in another "
+            "order; limit budget.policy_tokens instead"
+        )
     if settle == "likely" and select == "best":
         raise ConfigurationError(
             "settle='likely' goes by shares of votes, but select='best' has none; "

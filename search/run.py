@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, get_args
 
-from stepsearch.search.batching import Batcher
+from stepsearch.search.batching import Batcher, contained
 from stepsearch.search.contracts import (
     Aggregation,
     Bounded,
@@ -33,6 +34,7 @@ from stepsearch.search.task import Task
 from stepsearch.search.trace import Trace
 from stepsearch.search.tree import Chain, Tree
 from stepsearch.search.types import (
+    FAILURES,
     Budget,
     Candidate,
     Problem,
@@ -109,17 +111,24 @@ class Run:
             window=settings.strategy.window if isinstance(settings.strategy, Windowed) else 1,
         )
         self._loop = asyncio.get_running_loop()
-        self._search = self._loop.create_task(settings.strategy.run(session))
+        self._search = self._loop.create_task(_contained_run(settings.strategy, session))
         if self._cancelled:
             self._search.cancel()
         stop, error = await self._finish(self._search, session)
-        found = candidates(tree, settings.task, session.value)
-        choice = await self._choose(found)
+        await session.end()
+        try:
+            found = candidates(tree, settings.task, session.value)
+            choice = await self._choose(found)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as raised:
+            stop, error = "failed", f"task: {_described(contained(raised))}"
+            found, choice = (), Choice(candidate=None, score=None)
         answer = None if choice.candidate is None else choice.candidate.answer
         floor = settings.abstain_below
         if floor is not None and is_doubtful(choice, settings.select, floor):
             # What failed or was cancelled is not hidden by what follows from it.
-            ended = stop not in ("policy_failed", "verifier_failed", "cancelled")
+            ended = stop not in (*FAILURES, "cancelled")
             stop, answer = "abstained" if ended and answer is not None else stop, None
         return Solution(
             problem=self._problem,
@@ -153,7 +162,7 @@ class Run:
         if len({candidate.answer for candidate in found}) < 2:
             return choose(found, *how)
         # Comparing answers may wait for another process.
-        return await asyncio.to_thread(choose, found, *how)
+        return await asyncio.to_thread(_choose_apart, found, *how)
 
     async def _finish(
         self, search: asyncio.Task[None], session: Session
@@ -162,9 +171,9 @@ class Run:
         try:
             async with asyncio.timeout(self._settings.budget.seconds) as limit:
                 await search
-        except TimeoutError:
+        except TimeoutError as error:
             if not limit.expired():
-                raise
+                return "failed", f"search: {_described(error)}"
             return "budget", None
         except PolicyError as error:
             return "policy_failed", str(error)
@@ -174,7 +183,13 @@ class Run:
             if not self._cancelled:
                 raise
             return "cancelled", None
+        except ConfigurationError:
+            raise  # it would go wrong with every other problem too
+        except Exception as error:
+            return "failed", f"search: {_described(error)}"
         stop = _why(session)
+        if stop not in get_args(SolutionStop):
+            return "failed", f"search: the strategy set session.stop={stop!r}"
         if stop == "context":
             return stop, "the question does not fit into the policy's context"
         return stop, _first_failure(session)
@@ -254,9 +269,33 @@ def failed(problem: Problem | str, error: Exception) -> Solution:
         candidates=(),
         usage=Usage(),
         tree=Tree(problem.text),
-        stop="policy_failed",
-        error=f"{type(error).__name__}: {error}",
+        stop="failed",
+        error=_described(error),
     )
+
+
+def _choose_apart(*arguments: Any) -> Choice:
+    """`choose` on a thread of its own, from where no error but an ordinary one comes through."""
+    try:
+        return choose(*arguments)
+    except BaseException as error:
+        raise contained(error) from error
+
+
+async def _contained_run(strategy: Strategy, session: Session) -> None:
+    """Run a strategy; what would end the event loop ends the search alone."""
+    try:
+        await strategy.run(session)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        if isinstance(error, Exception):
+            raise
+        raise contained(error) from error
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _flops(settings: RunSettings) -> tuple[float | None, float | None]:

@@ -47,6 +47,8 @@ def candidates(
     for node in tree.terminals():
         stop = tree.stop(node)
         answer = task.extract(tree.chain(node).text)
+        if not isinstance(answer, str | None):
+            raise TypeError(f"the task extracted {answer!r}, which is neither a text nor None")
         if stop == "eos" or answer is not None:
             found.append(Candidate(node=node, answer=answer, score=value(node), stop=stop))
     return tuple(found)

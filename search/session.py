@@ -223,6 +223,10 @@ class Session:
             self.scoring_failed = book.failed(ends)
         return [ends]
 
+    async def end(self) -> None:
+        """Cancel what the strategy began and did not wait for, once the strategy is over."""
+        await self._growth.end()
+
     def _is_settled(self) -> bool:
         """Whether the answer is settled; asked when more was wanted.
 

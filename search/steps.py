@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
+from operator import gt, sub
 
 from stepsearch.search.types import STOPS, Step, Stop
 
@@ -59,6 +60,8 @@ class StepColumns:
             return "a stop code that stands for no stop"
         if count and min(self.num_tokens) < 0:
             return f"a step of {min(self.num_tokens)} tokens"
+        if any(map(gt, map(sub, ends[1:], ends), self.num_tokens)):
+            return "a step of fewer tokens (num_tokens, count) than it has ids"
         if math.inf in self.logprob or -math.inf in self.logprob:
             return "a log-probability that is infinite"
         return None if set(map(type, self.texts)) <= {str} else "a text that is no string"

@@ -30,9 +30,13 @@ SolutionStop = Literal[
     "abstained",
     "verifier_failed",
     "policy_failed",
+    "failed",
     "cancelled",
 ]
-"""Why a search ended."""
+"""Why a search ended; `failed` is by what is neither policy nor verifier: strategy or task."""
+
+FAILURES: tuple[SolutionStop, ...] = ("policy_failed", "verifier_failed", "failed")
+"""The stops that an error is the cause of; `Solution.error` says which."""
 
 _NO_LIMIT = "null (None) is no limit"
 

@@ -17,6 +17,7 @@ from stepsearch import bench, filtering, report, rerank, train, training_data
 from stepsearch.progress import told
 from stepsearch.search.errors import NOT_STARTED, ConfigurationError, StepsearchError
 from stepsearch.search.provenance import version
+from stepsearch.search.types import FAILURES
 from stepsearch.show import render
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _solve(options: argparse.Namespace) -> int:
         print(render(solution, colour=sys.stdout.isatty(), select=select))
     if solution.stop == "cancelled":
         return INTERRUPTED
-    if solution.stop in ("policy_failed", "verifier_failed"):
+    if solution.stop in FAILURES:
         return FAILED
     return OK if solution.answer is not None else NO_ANSWER
 

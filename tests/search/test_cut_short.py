@@ -32,7 +32,9 @@ from stepsearch import (
 from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
 from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
+from stepsearch.search.task import ExactTask
 from stepsearch.search.tree import ROOT
+from stepsearch.search.types import Step
 from stepsearch.verifiers.ensemble import EnsembleVerifier
 from stepsearch.verifiers.scripted import ScriptedVerifier
 
@@ -122,7 +124,7 @@ def test_problems_that_cannot_be_solved_do_not_end_the_run() -> None:
     solutions = list(search.solve_many(["a", " ", "c", "\ud800 half a character"]))
     assert len(solutions) == 4
     [empty] = [s for s in solutions if not s.problem.text.strip()]
-    assert (empty.answer, empty.stop) == (None, "policy_failed")
+    assert (empty.answer, empty.stop) == (None, "failed")
     assert "empty" in (empty.error or "")
 
 
@@ -334,6 +336,97 @@ def test_a_plug_in_that_lets_a_closed_generator_out_is_reported(part: str) -> No
     solution = engine(Beam(n=4, width=2), policy, verifier).solve("q")
     assert solution.stop == f"{part}_failed"
     assert "GeneratorExit" in (solution.error or "")
+
+
+def raised(error: BaseException):
+    raise error
+
+
+ERRORS = [ValueError("odd"), SystemExit(1), KeyboardInterrupt(), GeneratorExit(), TimeoutError()]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+@pytest.mark.parametrize("method", ["extract", "equal"])
+def test_a_task_that_raises_loses_nothing_that_was_spent(method: str, error) -> None:
+    task = ExactTask()
+    search = engine(BestOfN(n=8), random_policy(), hash_verifier(), task=task)
+    spent = search.solve("q").usage.policy_tokens
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ExactTask, method, lambda *_: raised(error))
+        [solution] = search.solve_many(["q"])
+    assert (solution.answer, solution.stop) == (None, "failed")
+    assert (solution.error or "").startswith("task: ")
+    assert solution.usage.policy_tokens == sum(solution.tree.num_tokens) == spent > 0
+    assert search.solve("q").stop == "done", "the loop goes on"
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=repr)
+def test_a_strategy_that_raises_loses_nothing_that_was_spent(error) -> None:
+    async def run(session) -> None:
+        await session.expand([ROOT], 4, until="end")
+        raise error
+
+    search = engine(Plan(run), random_policy(), hash_verifier())
+    [solution] = search.solve_many(["q"])
+    assert (solution.stop, len(solution.candidates)) == ("failed", 4)
+    assert solution.answer is not None, "what was found before is there"
+    assert (solution.error or "").startswith("search: ")
+    assert solution.usage.policy_tokens == sum(solution.tree.num_tokens) > 0
+
+
+def test_an_end_that_does_not_exist_is_a_failure() -> None:
+    async def run(session) -> None:
+        session.stop = "nonsense"
+
+    solution = engine(Plan(run), random_policy(), hash_verifier()).solve("q")
+    assert (solution.stop, solution.error) == (
+        "failed",
+        "search: the strategy set session.stop='nonsense'",
+    )
+
+
+@pytest.mark.parametrize("budget", [30, 10_000])
+@pytest.mark.parametrize("error", ERRORS[1:4], ids=repr)
+def test_a_policy_that_exits_under_a_tight_budget_keeps_nobody_waiting(error, budget) -> None:
+    limit = Budget(policy_tokens=budget)
+    policy = ScriptedPolicy(lambda *_: raised(error))
+    solution = engine(Beam(n=8, width=2), policy, hash_verifier(), budget=limit).solve("q")
+    assert solution.stop == "policy_failed"
+
+
+def test_what_a_strategy_does_not_wait_for_ends_with_it() -> None:
+    async def run(session) -> None:
+        tasks.append(asyncio.create_task(session.expand([ROOT], 4)))
+        tasks.append(asyncio.create_task(session.expand([ROOT], 4)))
+        await asyncio.sleep(1.5)
+
+    tasks: list[asyncio.Task[object]] = []
+    policy = random_policy(latency=lambda chain, seed: 1.0 if seed % 2 else 9.0)
+    solution, passed = run_virtual(engine(Plan(run), policy, hash_verifier()).asolve("q"))
+    assert passed == 1.5
+    assert all(task.done() for task in tasks)
+    assert solution.usage.policy_tokens == sum(solution.tree.num_tokens) > 0
+
+
+def test_a_step_has_no_more_ids_than_tokens() -> None:
+    policy = ScriptedPolicy(lambda *_: Step(text="a", token_ids=(1, 2, 3), stop="eos", count=0))
+    solution = engine(BestOfN(n=2), policy, hash_verifier()).solve("q")
+    assert solution.stop == "policy_failed"
+    assert "fewer tokens" in (solution.error or "")
+
+
+@pytest.mark.parametrize("item", [5, None])
+def test_what_is_no_problem_is_named(item) -> None:
+    search = engine(BestOfN(n=2), random_policy(), hash_verifier())
+    with pytest.raises(ConfigurationError, match="a problem is a text or a Problem"):
+        list(search.solve_many(["a", item, "b"]))
+
+
+def test_a_task_that_extracts_no_text_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ExactTask, "extract", lambda *_: 7)
+    solution = engine(BestOfN(n=2), random_policy(), hash_verifier()).solve("q")
+    assert (solution.stop, solution.usage.policy_calls) == ("failed", 2)
+    assert "extracted 7" in (solution.error or "")
 
 
 @pytest.mark.parametrize("count", [-1, 3.5, math.nan])

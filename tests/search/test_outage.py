@@ -87,6 +87,26 @@ def test_a_chain_that_breaks_the_connection_fails_alone() -> None:
         assert (candidate.score is None) == (candidate.answer == "9")
 
 
+def test_a_chain_that_is_to_blame_does_not_cost_the_others_their_scores() -> None:
+    """Together they break the connection; alone one raises, the others are scored once."""
+    asked = []
+
+    class Odd(ScriptedVerifier):
+        async def score(self, chains: Sequence[Chain]) -> Sequence[StepScores]:
+            if len(chains) > 1:
+                raise ConnectionError("too many")
+            asked.append(chains[0])
+            if chains[0].steps[-1].text.endswith("9"):
+                raise ValueError("odd")
+            return await super().score(chains)
+
+    policy = ScriptedPolicy(lambda chain, seed: scripted_step(f"#### {seed % 10}", "eos"))
+    solution, _ = solved(Odd(score_fn=lambda chain: 0.5), BestOfN(n=40), policy)
+    assert len(asked) == 40
+    for candidate in solution.candidates:
+        assert (candidate.score is None) == (candidate.answer == "9")
+
+
 def test_no_candidate_gets_a_made_up_score() -> None:
     undisturbed, _ = solved(hash_verifier())
     solution, _ = solved(unsteady(range(2, 10**6)))

@@ -310,3 +310,15 @@ def test_from_the_face() -> None:
     assert (solution.stop, solution.chains_saved) == ("settled", 4)
     sure = solve("q", search="best_of_n", **settings_, overrides=["confidence=0.98"])
     assert (sure.stop, sure.chains_saved) == ("settled", 3)
+
+
+@pytest.mark.parametrize("limit", ["flops", "verifier_tokens"])
+def test_certainty_needs_a_limit_that_scores_do_not_share(limit: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"limit budget\.policy_tokens instead"):
+        engine(
+            BestOfN(n=4),
+            random_policy(),
+            hash_verifier(),
+            settle="certain",
+            budget=Budget(**{limit: 100}),
+        )

@@ -204,7 +204,7 @@ def test_the_command_fails_with_a_report(
             "'rule' is not of the form SETTING=VALUE; a verifier is named by verifier=NAME",
         ),
         (["verifier=trl_prm"], 2, "verifier.model has no value"),
-        (["verifier=qwen_prm", "verifier.model=no/such/folder"], 3, "no/such/folder"),
+        (["verifier=qwen_prm", "verifier.model=no/such/folder"], 2, "no/such/folder"),
         (["verifier=step_prm", "verifier.model=x"], 2, "verifier.format.head has no value"),
     ],
 )
