@@ -214,7 +214,19 @@ class Reader:
         if self._is_disjoint:  # orders of every length, of which the end is wanted
             means = [np.concatenate([mean[:, :, -1:] for mean in means], axis=2)]
         [(right, undecided)] = means
+        if not self._is_disjoint:
+            right[:, 0], undecided[:, 0] = self._one_sample(weights, values)
         return Outcomes(right=right, undecided=undecided)
+
+    def _one_sample(self, weights: Floats, values: Floats) -> Floats:
+        """The means with one sample, which are exact and alike for all who decide alike."""
+        places = np.arange(self.ballots.width)[None, :, None].repeat(len(weights), axis=0)
+        verdicts = self._verdicts(places, weights, values)[:, :, 0]
+        is_there = places[:, :, 0] < self.ballots.counts[:, None]
+        sums = [
+            (part * is_there).sum(axis=1) for part in (np.nan_to_num(verdicts), np.isnan(verdicts))
+        ]
+        return np.stack(sums) / self.ballots.counts
 
     def _verdicts(self, orders: Ints, weights: Floats, values: Floats) -> Floats:
         """Whether the winner is right, shape of `orders`."""
