@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Sequence
-from operator import gt, sub
 
 from stepsearch.search.types import STOPS, Step, Stop
 
@@ -60,8 +59,8 @@ class StepColumns:
             return "a stop code that stands for no stop"
         if count and min(self.num_tokens) < 0:
             return f"a step of {min(self.num_tokens)} tokens"
-        if any(map(gt, map(sub, ends[1:], ends), self.num_tokens)):
-            return "a step of fewer tokens (num_tokens, count) than it has ids"
+        if sum(self.num_tokens) < len(self.tokens):  # the budget counts what the first sums to
+            return "steps of fewer tokens (num_tokens, count) than they have ids"
         if math.inf in self.logprob or -math.inf in self.logprob:
             return "a log-probability that is infinite"
         return None if set(map(type, self.texts)) <= {str} else "a text that is no string"
