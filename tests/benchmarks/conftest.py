@@ -1,5 +1,8 @@
-"""Samples of two problems that several tests read out."""
+"""Samples of two problems that several tests read out, and a Ray that is theirs alone."""
 
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,3 +30,13 @@ def samples(tmp_path: Path) -> Path:
             ),
         ],
     )  # fmt: skip
+
+
+@pytest.fixture
+def own_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No cluster that others left or use is joined; its sockets need a short path."""
+    folder = tempfile.mkdtemp(prefix="ray")
+    monkeypatch.setenv("RAY_TMPDIR", folder)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    yield
+    shutil.rmtree(folder, ignore_errors=True)

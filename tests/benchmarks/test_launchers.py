@@ -79,6 +79,7 @@ def test_submitit(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("own_ray")
 def test_ray(tmp_path: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_ray_launcher", reason="see docs/scale.md")
     sweep(tmp_path, "ray")

@@ -71,6 +71,7 @@ def wait_for(folder: Path, name: str, num_traces: int) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("own_ray")
 def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
     pytest.importorskip("ray")
     alone = start(tmp_path, "alone")
