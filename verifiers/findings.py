@@ -46,12 +46,12 @@ def counts(names: Sequence[str], scores: Sequence[StepScores]) -> Finding:
                 " merged or doubled: insert it as ids and place its position per step",
             )
     if short == len(names):
-        return Finding(check, "skipped", "every probe is above the length limit; raise max_length")
+        return Finding(check, "skipped", "every probe is above the length limit")
     return Finding(check, "ok", f"with {', '.join(names)}")
 
 
 def values(spec: VerifierSpec, scores: Sequence[StepScores]) -> Finding:
-    """Scores are finite, in the declared range, and not all the same."""
+    """Scores are finite, in the declared range, not all the same, and there are some."""
     check = f"finite, {spec.range}, not constant"
     for score in scores:
         if score.failure is not None and score.failure.kind in ("not_a_number", "out_of_range"):
@@ -63,7 +63,7 @@ def values(spec: VerifierSpec, scores: Sequence[StepScores]) -> Finding:
             )
     found = [value for score in scores for value in score.values]
     if not found:
-        return Finding(check, "skipped", "no probe was scored")
+        return Finding(check, "failed", _nothing_scored(scores))
     low, high = min(found), max(found)
     seen = f"{len(found)} scores from {low:.4g} to {high:.4g}"
     if high - low <= 1e-6 * max(1.0, abs(low)):
@@ -74,6 +74,17 @@ def values(spec: VerifierSpec, scores: Sequence[StepScores]) -> Finding:
             " or model and reference are the same",
         )
     return Finding(check, "ok", seen)
+
+
+def _nothing_scored(scores: Sequence[StepScores]) -> str:
+    """Why a verifier that failed at every probe can be of no use, and what to do."""
+    failures = [score.failure for score in scores if score.failure is not None]
+    if not failures:
+        return "no probe was scored, and no failure says why; return a score per step, or a failure"
+    what = f"no probe was scored: {failures[0].kind}, {failures[0].message}"
+    if failures[0].kind == "too_long":
+        return f"{what}; raise max_length, or take a model that reads more than a few lines"
+    return f"{what}; mend that: nothing is known of its scores"
 
 
 def agree(

@@ -16,7 +16,7 @@ from support.families import HIDDEN, replace_tensors, save_qwen_head
 from support.tokenizers import qwen_tokenizer
 
 from stepsearch.cli import main
-from stepsearch.search.contracts import StepScores, VerifierSpec
+from stepsearch.search.contracts import FailureKind, ScoreFailure, StepScores, VerifierSpec
 from stepsearch.search.errors import VerifierError
 from stepsearch.search.tree import Chain
 from stepsearch.verifiers.equations import check_equations
@@ -42,8 +42,6 @@ class Toy:
     def _one(self, chain: Chain, widest: int) -> StepScores:
         texts = chain.texts
         if len(chain.text) > 500 and self.fault != "cuts":
-            from stepsearch.search.contracts import ScoreFailure
-
             return StepScores(failure=ScoreFailure("too_long", "too long"))
         if self.fault == "splits at newlines":
             texts = [line for text in texts for line in text.strip().split("\n")]
@@ -102,6 +100,37 @@ def test_faults_are_found_and_say_what_to_do(fault: str, where: str, words: str)
     assert str(report).endswith("toy must not be used")
     with pytest.raises(VerifierError, match="toy failed its self-check: "):
         require(Toy(fault))
+
+
+@pytest.mark.parametrize("kind", ["too_long", "missing", "malformed", "budget"])
+def test_one_that_scores_nothing_is_refused(
+    kind: FailureKind, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy: Any = Toy()
+
+    async def lost(chains: Sequence[Chain]) -> list[StepScores]:
+        return [StepScores(failure=ScoreFailure(kind, "for a reason")) for _ in chains]
+
+    toy.score = lost
+    with pytest.raises(VerifierError, match=f"no probe was scored: {kind}, for a reason; "):
+        require(toy)
+    monkeypatch.setattr("stepsearch.conf.build.build_verifier", lambda *_, **__: toy)
+    assert main(["check-verifier", "verifier=rule"]) == 3
+    assert capsys.readouterr().out.endswith("toy must not be used\n")
+
+
+def test_one_that_scores_short_chains_only_may_be_used() -> None:
+    """The others are failures, and shown as such in every search."""
+    toy: Any = Toy()
+    inner = toy.score
+
+    async def short(chains: Sequence[Chain]) -> list[StepScores]:
+        lost = StepScores(failure=ScoreFailure("too_long", "too long"))
+        scores = await inner(chains)
+        return [lost if len(c) > 1 else s for c, s in zip(chains, scores, strict=True)]
+
+    toy.score = short
+    assert check(toy).is_ok
 
 
 def test_a_weak_verifier_is_a_warning_that_is_logged(caplog: pytest.LogCaptureFixture) -> None:
