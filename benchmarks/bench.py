@@ -176,6 +176,8 @@ def execute(config: DictConfig) -> Path:
             return folder.path
         _log.info("%s: %d of %d problems to solve", folder.path, left, len(problems.problems))
         if left:
+            # A kill between the last trace and the tables is not to leave old ones that look whole.
+            (folder.path / SUMMARY).unlink(missing_ok=True)
             with devices(config.devices):
                 _solve(config, folder, problems, done, grader)
         _write_tables(folder, problems, grader)

@@ -177,9 +177,9 @@ def test_wrong_settings(world: list[str], overrides: list[str], words: list[str]
         assert word in shown
 
 
-def test_failed_problems_are_tried_again(
-    world: list[str], capfd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def failing(world: list[str], capfd, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str]]:
+    """A run in which some problems failed and will not when they are tried again; their ids."""
     from support import worlds
 
     real = worlds.scripted_step
@@ -189,17 +189,44 @@ def test_failed_problems_are_tried_again(
             raise PolicyError("the server is down")
         return real(text, stop)
 
-    monkeypatch.setattr(worlds, "scripted_step", fails)
-    assert main(["bench", *world, "search.n=1"]) == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(worlds, "scripted_step", fails)
+        assert main(["bench", *world, "search.n=1"]) == 3
     assert "run again" in capfd.readouterr().err
     [folder] = folders(world)
     failed = summary(folder)["failed"]
+    assert isinstance(failed, list)
     assert 0 < len(failed) < 12
-    monkeypatch.setattr(worlds, "scripted_step", real)
+    return folder, failed
+
+
+def test_failed_problems_are_tried_again(world: list[str], failing, capfd) -> None:
+    folder, failed = failing
     assert main(["bench", *world, "search.n=1"]) == 0
     assert summary(folder)["failed"] == []
     ids = solved(folder)
     assert {name for name in ids if ids.count(name) == 2} == set(failed)
+    [run] = read_runs([folder])
+    [method] = methods_of([run])
+    assert len(Samples(method, ExactTask()).problems) == 12
+    assert main(["rerank", str(run.traces), "--task", "exact", "--resamples", "10"]) == 0
+    assert "12 problems" in capfd.readouterr().out
+
+
+def test_tables_of_before_do_not_outlive_a_kill_after_the_last_trace(
+    world: list[str], failing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, failed = failing
+
+    def killed(*_: object) -> None:
+        raise SystemExit(137)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_write_tables", killed)
+        main(["bench", *world, "search.n=1"])
+    assert len(solved(folder)) == 12 + len(failed)
+    assert main(["bench", *world, "search.n=1"]) == 0
+    assert summary(folder)["failed"] == []
 
 
 def test_texts_and_lists_may_hold_commas(world: list[str]) -> None:
