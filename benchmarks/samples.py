@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from stepsearch.benchmarks.datasets import as_text
+from stepsearch.benchmarks.run_folder import FAILED_STOPS
 from stepsearch.search.aggregate import AGGREGATIONS, chain_scores
 from stepsearch.search.contracts import Aggregation, Range
 from stepsearch.search.errors import ConfigurationError
@@ -92,26 +93,49 @@ def read_samples(path: Path, task: Task, separator: str = "\n") -> SampleSet:
         task: extracts the answers.
         separator: ends a step of a sample's text, where the task does not know its steps.
 
+    Of a problem that failed and was tried again, the last trace counts.
+
     Raises:
-        ConfigurationError: the file does not exist, is empty, or a line is neither.
+        ConfigurationError: the file does not exist, is empty, a line is neither, or two lines have
+            the same id.
         TraceError: a trace is of another version.
     """
     found = SampleSet(problems=[])
-    for number, data in _lines(path):
-        try:
-            if "tree" in data:
-                found.problems.append(_from_trace(from_json(data), task, found))
-            else:
-                found.problems.append(_from_row(data, task, separator))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-            raise ConfigurationError(f"{path}, line {number}: {reason}") from error
-    if not found.problems:
+    by_id: dict[str, SampledProblem] = {}
+    failed: set[str] = set()
+    for sampled, trace in _problems(path, task, separator, found):
+        name = sampled.problem.id
+        if name in by_id and not (trace and name in failed):
+            raise ConfigurationError(
+                f"{path}: the id {name!r} occurs on two lines; give every problem one line"
+            )
+        by_id[name] = sampled
+        if trace and trace.stop in FAILED_STOPS:
+            failed.add(name)
+        else:
+            failed.discard(name)
+    if not by_id:
         raise ConfigurationError(f"{path} holds no samples")
-    _require_distinct(path, found)
+    found.problems = list(by_id.values())
     for name in {name for p in found.problems for s in p.samples for name in s.scores}:
         found.sources.setdefault(name, ScoreSource(range=_observed_range(name, found)))
     return found
+
+
+def _problems(
+    path: Path, task: Task, separator: str, found: SampleSet
+) -> Iterator[tuple[SampledProblem, Trace | None]]:
+    """The problem of every line, with its trace where it has one."""
+    for number, data in _lines(path):
+        try:
+            if "tree" in data:
+                trace = from_json(data)
+                yield _from_trace(trace, task, found), trace
+            else:
+                yield _from_row(data, task, separator), None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+            raise ConfigurationError(f"{path}, line {number}: {reason}") from error
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -209,13 +233,3 @@ def as_scores(given: Any) -> Scores | None:
 def _observed_range(name: str, found: SampleSet) -> Range:
     given = (s.scores.get(name) or () for p in found.problems for s in p.samples)
     return "probability" if all(0 <= v <= 1 for scores in given for v in scores) else "unbounded"
-
-
-def _require_distinct(path: Path, found: SampleSet) -> None:
-    seen: set[str] = set()
-    for problem in (sampled.problem for sampled in found.problems):
-        if problem.id in seen:
-            raise ConfigurationError(
-                f"{path}: the id {problem.id!r} occurs on two lines; give every problem one line"
-            )
-        seen.add(problem.id)

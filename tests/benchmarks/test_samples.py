@@ -91,6 +91,21 @@ def test_broken_files_are_named(tmp_path: Path, lines: list, words: list[str]) -
         assert word in str(caught.value)
 
 
+def test_only_a_problem_that_failed_may_have_another_trace(tmp_path: Path) -> None:
+    path = tmp_path / "traces.jsonl"
+    search = engine(BestOfN(n=2), random_policy(), trace=path)
+    search.solve(Problem(text="q", id="q", answer="1"))
+    good = json.loads(path.read_text())
+    search.solve(Problem(text="q", id="q", answer="2"))
+    failed = json.loads(path.read_text().splitlines()[1]) | {"stop": "verifier_failed"}
+    expected = read_samples(write(path, [good]), ExactTask())
+    for lines in ([failed, good], [failed, failed, good]):
+        assert read_samples(write(path, lines), ExactTask()) == expected
+    for lines in ([good, good], [good, failed], [failed, good, good]):
+        with pytest.raises(ConfigurationError, match="'q' occurs on two lines"):
+            read_samples(write(path, lines), ExactTask())
+
+
 def test_lines_nested_too_deeply_are_named(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     path.write_text("[" * 100_000 + "]" * 100_000 + "\n")
