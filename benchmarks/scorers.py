@@ -24,6 +24,7 @@ from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.scores import checked
 from stepsearch.search.tree import ROOT, Chain, Tree
 from stepsearch.search.types import Step
+from stepsearch.verifiers.stepwise import ask
 
 _FACTOR = re.compile(r"\s*([\w./-]+)\s*(?::\s*(\w+))?\s*(?:\^\s*(\d+\.?\d*|\.\d+))?\s*")
 
@@ -153,7 +154,7 @@ def score_missing(found: SampleSet, names: Sequence[str], overrides: Sequence[st
 
     Raises:
         ConfigurationError: there is no such verifier, or a setting does not fit.
-        VerifierError: a model could not be run.
+        VerifierError: a model could not be run, or its server stays out of reach.
     """
     missing = [name for name in names if name not in found.sources]
     for override in overrides:
@@ -189,7 +190,7 @@ async def _score_all(problems: Sequence[SampledProblem], name: str, verifier: Ve
         tree = Tree(sampled.problem.text)
         told = [sample for sample in sampled.samples if sample.steps]
         chains = [_chain(tree, sample.steps) for sample in told]
-        given = await verifier.score(chains)
+        given = await ask(verifier, chains)
         for sample in sampled.samples:
             sample.scores[name] = None
         for sample, chain, scores in zip(told, chains, given, strict=True):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from stepsearch.search.contracts import ScoreFailure, StepScores, Verifier
+from stepsearch.search.contracts import ScoreFailure, StepScores, Verifier, VerifierSpec
 from stepsearch.search.errors import VerifierError
+from stepsearch.search.outage import patient
 from stepsearch.search.scores import checked
 from stepsearch.search.tree import ROOT, Chain, Tree
 from stepsearch.search.types import Step
@@ -36,29 +38,57 @@ def prefix(chain: Chain, num_steps: int) -> Chain:
 
 
 async def ask(verifier: Verifier, chains: Sequence[Chain]) -> list[StepScores]:
-    """A verifier's scores of some chains, one for each.
+    """A verifier's scores of some chains, one for each; an outage is waited out as in a search.
+
+    A chain for which alone it stays out of reach has a failure.
 
     Raises:
-        VerifierError: its `score` is not what the contract says, or its backend failed for good.
+        VerifierError: its `score` is not what the contract says, its backend failed for good, or
+            it stays out of reach for all of several chains.
     """
-    name = verifier.spec.name
-    called = verifier.score(chains)
-    if not inspect.isawaitable(called):
-        raise VerifierError(
-            f"{name}: score gives a {type(called).__name__}, which cannot be awaited; write it as"
-            " `async def score` that returns a list, without `yield`"
-        )
-    try:
-        found = list(await called)
-    except GeneratorExit as error:
-        raise VerifierError(
-            f"{name}: score ended by GeneratorExit; let no closed generator's end out of it"
-        ) from error
-    if len(found) != len(chains):
-        raise VerifierError(
-            f"{name}: {len(found)} results for {len(chains)} chains; return one for each"
-        )
-    return found
+    found = await patient(_Strict(verifier))(chains)
+    errors = [result for result in found if isinstance(result, Exception)]
+    if len(errors) == len(chains) > 1:
+        raise errors[0]
+    return [_unreached(result) if isinstance(result, Exception) else result for result in found]
+
+
+def _unreached(error: Exception) -> StepScores:
+    return StepScores(failure=ScoreFailure("missing", str(error)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Strict:
+    """A verifier whose `score` is held to the contract."""
+
+    inner: Verifier
+
+    @property
+    def spec(self) -> VerifierSpec:
+        return self.inner.spec
+
+    def count_tokens(self, chain: Chain) -> int | None:
+        return self.inner.count_tokens(chain)
+
+    async def score(self, chains: Sequence[Chain]) -> Sequence[StepScores]:
+        name = self.spec.name
+        called = self.inner.score(chains)
+        if not inspect.isawaitable(called):
+            raise VerifierError(
+                f"{name}: score gives a {type(called).__name__}, which cannot be awaited; write it"
+                " as `async def score` that returns a list, without `yield`"
+            )
+        try:
+            found = list(await called)
+        except GeneratorExit as error:
+            raise VerifierError(
+                f"{name}: score ended by GeneratorExit; let no closed generator's end out of it"
+            ) from error
+        if len(found) != len(chains):
+            raise VerifierError(
+                f"{name}: {len(found)} results for {len(chains)} chains; return one for each"
+            )
+        return found
 
 
 async def score_steps(verifier: Verifier, chains: Sequence[Chain]) -> list[Scored]:

@@ -9,7 +9,7 @@ from stepsearch.search.aggregate import aggregate
 from stepsearch.search.background import background
 from stepsearch.search.contracts import Aggregation, ScoreFailure, Verifier
 from stepsearch.search.errors import ConfigurationError
-from stepsearch.verifiers.stepwise import chain_of, score_steps
+from stepsearch.verifiers.stepwise import ask, chain_of, score_steps
 from stepsearch.verifiers.training.outcome import split_steps
 
 Turns = str | Sequence[dict[str, str]]
@@ -81,7 +81,7 @@ def reward_function(
 
 
 async def _outcomes(verifier: Verifier, chains: Sequence[Any]) -> list[Any]:
-    results = await verifier.score(chains)
+    results = await ask(verifier, chains)
     return [
         scores.failure if scores.failure is not None else scores.values[-1:] for scores in results
     ]
