@@ -91,7 +91,9 @@ class PairedBootstrap:
 
     Efron and Tibshirani 1993, percentile intervals. What is resampled is the problem: samples of
     one problem are not independent. Two methods that agree on every problem differ by 0 in every
-    resample: an interval without width then says so, not that they agree everywhere.
+    resample: an interval without width then says so, not that they agree everywhere. A resample in
+    which one of the methods has no decided problem has no accuracy and is left out, which matters
+    where few problems are decided.
 
     Args:
         num_problems: how many problems there are.
@@ -132,12 +134,12 @@ class PairedBootstrap:
         return _ratio(self._counts @ outcomes.right, decided)
 
     def _estimates(self, values: Floats, resampled: Floats) -> list[Estimate]:
-        with np.errstate(invalid="ignore"):
-            low, high = np.quantile(resampled, self._quantiles, axis=0)
-        return [
-            Estimate(value=float(v), low=float(a), high=float(b))
-            for v, a, b in zip(values, low, high, strict=True)
-        ]
+        found = []
+        for value, column in zip(values.tolist(), resampled.T, strict=True):
+            known = column[~np.isnan(column)]
+            low, high = np.quantile(known, self._quantiles) if known.size else (np.nan, np.nan)
+            found.append(Estimate(value=value, low=float(low), high=float(high)))
+        return found
 
 
 def _ratio(top: Floats, bottom: Floats) -> Floats:

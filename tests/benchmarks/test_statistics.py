@@ -120,6 +120,27 @@ def test_difference_is_paired() -> None:
     assert (same.value, same.low, same.high) == (0, 0, 0)
 
 
+@pytest.mark.parametrize(("count", "undecided"), [(12, 9), (30, 20), (3, 2)])
+def test_resamples_without_a_decided_problem_are_left_out(count: int, undecided: int) -> None:
+    """What is left are the resamples of the decided problems, by how many of them are drawn."""
+    decided = count - undecided
+    gap = [1.0] * undecided + [0.0] * decided
+    a = outcomes([0.0] * undecided + [1.0] * decided, gap)
+    b = outcomes([0.0] * undecided + [1.0] + [0.0] * (decided - 1), gap)
+    [found] = PairedBootstrap(count).difference(a, b)
+    assert found.value == pytest.approx((decided - 1) / decided)
+    rng = np.random.default_rng(1)
+    drawn = rng.binomial(count, decided / count, 50_000)
+    lost = 1 - rng.binomial(drawn, 1 / decided)[drawn > 0] / drawn[drawn > 0]
+    expected = np.quantile(lost, (0.025, 0.975))
+    assert (found.low, found.high) == pytest.approx(expected.tolist(), abs=0.05)
+
+
+def test_nothing_decided_has_no_interval() -> None:
+    [found] = PairedBootstrap(2).difference(*[outcomes([0.0, 0.0], [1.0, 1.0])] * 2)
+    assert all(map(math.isnan, (found.value, found.low, found.high)))
+
+
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     rng = np.random.default_rng(7)
     truth_a, truth_b, problems, trials = 0.45, 0.3, 120, 250
