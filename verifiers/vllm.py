@@ -16,6 +16,21 @@ from stepsearch.verifiers.vllm_body import VllmBody
 
 
 class _HasEngine(HeadVerifier):
+    def _start(
+        self,
+        form: StepFormat | OutcomeFormat,
+        body: VllmBody,
+        name: str,
+        *,
+        on_too_long: str,
+        selfcheck: bool,
+    ) -> None:
+        try:
+            self._load(form, body, name, on_too_long=on_too_long, selfcheck=selfcheck)
+        except BaseException:
+            body.close()  # nobody will hold it
+            raise
+
     def close(self) -> None:
         """Stop the engine and give its memory back. Closing twice does nothing."""
         for body in self._bodies:
@@ -67,7 +82,7 @@ class VllmVerifier(_HasEngine, TransformersVerifier):
         self.format = StepFormat.from_mapping(format)
         settings = _settings(adapter, device, dtype, cache_bytes, engine)
         body = VllmBody(model, format=self.format.head, revision=revision, engine=settings)
-        self._load(self.format, body, name, on_too_long=on_too_long, selfcheck=selfcheck)
+        self._start(self.format, body, name, on_too_long=on_too_long, selfcheck=selfcheck)
 
 
 class VllmOutcomeVerifier(_HasEngine, OutcomeVerifier):
@@ -95,7 +110,7 @@ class VllmOutcomeVerifier(_HasEngine, OutcomeVerifier):
         self.format = OutcomeFormat.from_mapping(format)
         settings = _settings(adapter, device, dtype, cache_bytes, engine)
         body = VllmBody(model, format=self.format.head, revision=revision, engine=settings)
-        self._load(self.format, body, name, on_too_long=on_too_long, selfcheck=selfcheck)
+        self._start(self.format, body, name, on_too_long=on_too_long, selfcheck=selfcheck)
 
 
 def _settings(
