@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from stepsearch.benchmarks.output import require_file
 from stepsearch.benchmarks.run_folder import printable, replace_file
 from stepsearch.benchmarks.samples import Sample, SampledProblem, read_samples
 from stepsearch.benchmarks.scorers import apply_link, parse_scorer, score_missing
@@ -31,7 +32,8 @@ class FilterSettings:
         overrides: `NAME.SETTING=VALUE` of verifiers that are run.
 
     Raises:
-        ConfigurationError: the minimum is no finite number, or `out` is `samples`.
+        ConfigurationError: the minimum is no finite number, or `out` is `samples` or cannot be
+            written.
     """
 
     samples: Path
@@ -48,6 +50,8 @@ class FilterSettings:
             raise ConfigurationError(f"--min {self.minimum} must be a finite number")
         if self.out is not None and self.out.resolve() == self.samples.resolve():
             raise ConfigurationError(f"--out {str(self.out)!r} would overwrite the samples")
+        if self.out is not None:
+            require_file("--out", self.out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

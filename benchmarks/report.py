@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from stepsearch.benchmarks.equal_compute import Baseline
+from stepsearch.benchmarks.output import make_folder
 from stepsearch.benchmarks.plots import draw
 from stepsearch.benchmarks.report_page import TITLES, page_of
 from stepsearch.benchmarks.report_tables import (
@@ -38,7 +39,8 @@ def report(paths: Sequence[Path], out: Path) -> list[Path]:
         The files: CSV, PNG and `report.html`, which needs no other file.
 
     Raises:
-        ConfigurationError: no finished runs, or the extra `report` is not installed.
+        ConfigurationError: no finished runs, `out` cannot be made, or the extra `report` is not
+            installed.
     """
     try:
         import matplotlib as matplotlib
@@ -46,11 +48,12 @@ def report(paths: Sequence[Path], out: Path) -> list[Path]:
     except ImportError as error:
         raise ConfigurationError("reports need: pip install 'stepsearch[report]'") from error
     runs = read_runs(paths)
+    make_folder("--out", out)
     sets = list(dict.fromkeys(run.problems for run in runs))
     files: list[Path] = []
     for number, problems in enumerate(sets, start=1):
         folder = out if len(sets) == 1 else out / f"problems-{number}"
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder("--out", folder)
         methods = methods_of([run for run in runs if run.problems == problems])
         tables = tables_of(methods)
         frames = {name: pandas.DataFrame(table) for name, table in tables.items() if table}

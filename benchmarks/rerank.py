@@ -82,6 +82,8 @@ class RerankSettings:
                 )
         if wrong := [size for size in self.sizes if size < 1]:
             raise ConfigurationError(f"--n {wrong[0]} must be at least 1")
+        if self.seed < 0:
+            raise ConfigurationError(f"--seed {self.seed} must be at least 0")
         for name in ("num_orders", "num_resamples"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name}={getattr(self, name)} must be at least 1")

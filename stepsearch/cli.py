@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -144,13 +145,18 @@ def _add_audit(commands: Any) -> None:
 
 
 def _audit(options: argparse.Namespace) -> int:
+    from stepsearch.benchmarks.output import require_file
     from stepsearch.conf.build import build_verifier
     from stepsearch.verifiers.training import audit
 
+    if options.plot is not None:
+        require_file("--plot", Path(options.plot))
+        audit.require_plottable(options.plot)
     solutions = audit.load_solutions(options.solutions, options.limit)
     found = audit.audit(build_verifier(options.overrides), solutions, seed=options.seed)
-    if options.plot:
+    if options.plot is not None:
         audit.plot(found, options.plot)
+        print(f"stepsearch: drew {options.plot}", file=sys.stderr)
     print(json.dumps(asdict(found)) if options.json else audit.render(found))
     return OK
 

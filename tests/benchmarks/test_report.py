@@ -168,6 +168,16 @@ def test_half_a_run_is_named(
     assert str(file.parent) in str(caught.value)
 
 
+def test_a_file_where_the_report_should_go_is_named(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").write_text("mine")
+    assert main(["report", str(whole), "--out", str(tmp_path / "out")]) == 2
+    assert "is a file; name a folder" in capsys.readouterr().err
+    assert main(["report", str(whole), "--out", str(tmp_path / "out" / "deeper")]) == 2
+    assert "cannot be made (Not a directory)" in capsys.readouterr().err
+
+
 def test_an_unfinished_run_is_left_out_and_said_so(
     whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

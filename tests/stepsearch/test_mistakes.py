@@ -1,6 +1,7 @@
 """Wrong input of a newcomer: one sentence on stderr that names the setting and says what to do."""
 
 import asyncio
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from support.worlds import random_policy
 
 from stepsearch import ConfigurationError, ModelNotFoundError, asolve, solve
 from stepsearch.cli import main
+from stepsearch.verifiers.rule import RuleVerifier
 
 WORLD = ["hydra.searchpath=[pkg://support.worldconf]", "policy=world"]
 BENCH = ["bench", *WORLD, "task=exact", "benchmark=file"]
@@ -68,6 +70,40 @@ def test_other_commands(
     capfd: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     assert main(arguments) == 2
+    assert words in told(capfd)
+
+
+SAMPLES = {"id": "a", "problem": "1 + 1?", "answer": "2", "samples": [{"text": "#### 2"}]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["filter", "--min", "0", "--out", "no/x"], "there is no folder 'no'; make it first"),
+        (["filter", "--min", "0", "--out", "."], "--out '.' is a folder; name a file in it"),
+        (["audit", "--plot", "no/a.png"], "--plot 'no/a.png': there is no folder 'no'"),
+        (["audit", "--plot", "a.xyz"], "--plot 'a.xyz' must end in .png, .svg, .pdf"),
+        (["audit", "--seed", "-1"], "--seed -1 must be at least 0"),
+        (["audit", "--limit", "0"], "--limit 0 must be at least 1"),
+        (["rerank", "--seed", "-1"], "--seed -1 must be at least 0"),
+    ],
+)
+def test_what_is_written_and_how_is_checked_before_the_work(
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    words: str,
+) -> None:
+    async def scores(*_: object) -> None:
+        raise AssertionError("work was done")
+
+    monkeypatch.setattr(RuleVerifier, "score", scores)
+    monkeypatch.chdir(tmp_path)
+    Path("s.jsonl").write_text(json.dumps(SAMPLES) + "\n", encoding="utf-8")
+    command, *others = arguments
+    rule = ["verifier=rule"] if command == "audit" else ["--verifier", "rule"]
+    assert main([command, "s.jsonl", *others, *rule]) == 2
     assert words in told(capfd)
 
 

@@ -6,6 +6,7 @@ edited solution is compared with its original, so that neither the problem nor t
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
 import re
@@ -29,6 +30,7 @@ from stepsearch.verifiers.training.edits import HARMFUL, NEUTRAL
 
 _RESAMPLES = 2000
 _BATCH = 16
+_FORMATS = (".png", ".svg", ".pdf")
 _CALCULATOR_MARKS = re.compile(r"<<[^>]*>>")
 
 
@@ -97,9 +99,12 @@ def audit(verifier: Verifier, solutions: Sequence[Solved], *, seed: int = 0) -> 
         seed: of edits and bootstrap.
 
     Raises:
-        ConfigurationError: there are no solutions, or not one could be scored.
+        ConfigurationError: the seed is negative, there are no solutions, or not one could be
+            scored.
         VerifierError: the verifier's backend failed for good.
     """
+    if seed < 0:
+        raise ConfigurationError(f"--seed {seed} must be at least 0")
     if not solutions:
         raise ConfigurationError("there are no right solutions to edit")
     before = _values(verifier, solutions, "as they are")
@@ -135,8 +140,10 @@ def load_solutions(path: str | Path, limit: int, task: Task | None = None) -> li
     or an `answer` that is itself a solution ending in `#### x`.
 
     Raises:
-        ConfigurationError: the file cannot be read or has another layout.
+        ConfigurationError: the file cannot be read or has another layout, or the limit is below 1.
     """
+    if limit < 1:
+        raise ConfigurationError(f"--limit {limit} must be at least 1")
     task = task or MathTask()
     try:
         text = Path(path).expanduser().read_text(encoding="utf-8")
@@ -179,18 +186,25 @@ def render(found: Audit) -> str:
     return "\n".join(lines)
 
 
+def require_plottable(path: str | Path) -> None:
+    """Raise `ConfigurationError` unless a plot can be drawn in the format that its name says."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigurationError(
+            "a plot needs matplotlib; install it with pip install 'stepsearch[report]'"
+        )
+    if Path(path).suffix.lower() not in _FORMATS:
+        raise ConfigurationError(f"--plot {str(path)!r} must end in {', '.join(_FORMATS)}")
+
+
 def plot(found: Audit, path: str | Path) -> None:
     """Draw the mean changes with their intervals.
 
     Raises:
-        ConfigurationError: matplotlib is not installed.
+        ConfigurationError: matplotlib is not installed, or cannot draw such a file.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            "a plot needs matplotlib; install it with pip install 'stepsearch[report]'"
-        ) from error
+    require_plottable(path)
+    from matplotlib.figure import Figure
+
     effects = found.effects[::-1]
     figure = Figure(figsize=(7, 0.45 * len(effects) + 1.4), layout="constrained")
     axes = figure.subplots()
