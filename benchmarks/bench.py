@@ -42,6 +42,7 @@ from stepsearch.conf.build import (
     NOT_COMPOSED,
     build,
     build_engine,
+    build_light,
     not_composed,
     require_complete,
     with_own_classes,
@@ -163,7 +164,7 @@ def execute(config: DictConfig) -> Path:
     if config.trace is not None:
         raise ConfigurationError("trace: a run's traces stand in its folder; leave trace=null")
     require_complete(config, [*COMPONENTS, "benchmark"])
-    task: Task = build(config, "task")
+    task: Task = build_light(config)["task"]
     benchmark: Benchmark = build(config, "benchmark")
     grader = Grader(task)
     problems = gradable(benchmark.problems(), grader)

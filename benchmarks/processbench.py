@@ -291,7 +291,11 @@ def _find(source: str | Path, split: str) -> Path:
         for name in (f"{split}.json", f"{split}.jsonl"):
             if (folder / name).is_file():
                 return folder / name
-        raise ConfigurationError(f"{folder} has neither {split}.json nor {split}.jsonl")
+        there = sorted(path.stem for path in folder.glob("*.json*"))
+        raise ConfigurationError(
+            f"{folder} has neither {split}.json nor {split}.jsonl; name the splits to report, "
+            f"--split {there[0] if there else 'NAME'} (all four are reported otherwise)"
+        )
     if str(source).count("/") != 1 or str(source).startswith((".", "/", "~")):
         raise ConfigurationError(f"{source} is neither a folder nor the name of a data set")
     from huggingface_hub import hf_hub_download

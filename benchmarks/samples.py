@@ -139,6 +139,8 @@ def _problems(
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    if path.is_dir():
+        raise ConfigurationError(f"cannot read the samples in {str(path)!r}: give a file in it")
     if not path.is_file():
         raise ConfigurationError(f"cannot read the samples in {str(path)!r}: there is no such file")
     with path.open("rb") as file:
@@ -151,12 +153,21 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 raise ConfigurationError(f"{path}, line {number}: nested too deeply") from error
             except ValueError as error:
                 if line.endswith(b"\n") and b'"tree"' not in line:
-                    raise ConfigurationError(f"{path}, line {number}: {error}") from error
+                    raise ConfigurationError(
+                        f"{path}, line {number} is not JSON: {_fault(error)}"
+                    ) from error
                 _log.warning("%s: line %d is cut short and left out", path, number)
                 continue
             if not isinstance(data, dict):
                 raise ConfigurationError(f"{path}, line {number}: not a JSON object")
             yield number, data
+
+
+def _fault(error: ValueError) -> str:
+    """What is wrong with a line; the decoder counts lines within it, which would mislead."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg}, column {error.colno}"
+    return str(error)
 
 
 def _from_row(row: Mapping[str, Any], task: Task, separator: str) -> SampledProblem:

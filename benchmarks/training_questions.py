@@ -69,7 +69,10 @@ class TrainingQuestions:
     def _worked(self) -> Iterator[Question]:
         if self.gsm8k is None:
             return
-        rows = rows_of(Path(self.gsm8k).expanduser())
+        path = Path(self.gsm8k).expanduser()
+        if not path.is_file():
+            raise ConfigurationError(f"gsm8k={self.gsm8k}: there is no such file")
+        rows = rows_of(path)
         for question in tqdm([*from_gsm8k(rows)], desc="variants", disable=None, leave=False):
             yield _plain(question)
             yield from variants(question, self.variants, self.seed)

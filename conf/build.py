@@ -158,9 +158,7 @@ def build_engine(
     Raises:
         ConfigurationError: a value does not fit.
     """
-    parts = dict(objects)
-    parts |= {name: build(config, name) for name in COMPONENTS if name not in (*parts, *MODELS)}
-    _require_fit(config, parts)
+    parts = build_light(config, **objects)
     parts |= {name: load(config, name) for name in MODELS if name not in parts}
     return Engine(
         policy=parts["policy"],
@@ -179,6 +177,22 @@ def build_engine(
         concurrency=config.concurrency,
         trace=config.trace,
     )
+
+
+def build_light(config: DictConfig, **objects: Any) -> dict[str, Any]:
+    """The components that need no model, once they fit each other and what is known of the models.
+
+    Args:
+        config: the configuration.
+        objects: components by name, used instead of the configured ones.
+
+    Raises:
+        ConfigurationError: a value does not fit.
+    """
+    parts = dict(objects)
+    parts |= {name: build(config, name) for name in COMPONENTS if name not in (*parts, *MODELS)}
+    _require_fit(config, parts)
+    return parts
 
 
 def _require_fit(config: DictConfig, parts: Mapping[str, Any]) -> None:

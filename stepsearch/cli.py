@@ -46,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"stepsearch: {error}", file=sys.stderr)
         return USAGE_ERROR if isinstance(error, NOT_STARTED) else FAILED
     except KeyboardInterrupt:
-        print("stepsearch: interrupted", file=sys.stderr)
+        goes_on = options.command in ("bench", "sample", "label")
+        after = "; the same command goes on where it ended" if goes_on else ""
+        print(f"stepsearch: interrupted{after}", file=sys.stderr)
         return INTERRUPTED
 
 
@@ -115,7 +117,9 @@ def _add_processbench(commands: Any) -> None:
     )
     command.add_argument("source", help="folder with SPLIT.json files, or a data set on the hub")
     command.add_argument("overrides", nargs="*", default=[], metavar="SETTING=VALUE")
-    command.add_argument("--split", action="append", help="what is reported; may be repeated")
+    command.add_argument(
+        "--split", action="append", help="what is reported; may be repeated; default: all four"
+    )
     command.add_argument("--tune", metavar="SPLIT", help="choose the threshold on this split")
     command.add_argument("--threshold", type=float, help="a threshold; default the verifier's own")
     command.add_argument("--json", action="store_true", help="print one JSON array")

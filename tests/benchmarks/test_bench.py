@@ -177,6 +177,14 @@ def test_wrong_settings(world: list[str], overrides: list[str], words: list[str]
         assert word in shown
 
 
+@pytest.mark.parametrize(
+    "wrong", ["select=x", "select=best verifier=none", "budget.policy_tokens=-1", "search.n=0"]
+)
+def test_a_wrong_setting_leaves_no_folder(world: list[str], wrong: str, capfd) -> None:
+    assert main(["bench", *world, *wrong.split()]) == 2
+    assert folders(world) == []
+
+
 @pytest.fixture
 def failing(world: list[str], capfd, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[str]]:
     """A run in which some problems failed and will not when they are tried again; their ids."""

@@ -106,6 +106,14 @@ def test_only_a_problem_that_failed_may_have_another_trace(tmp_path: Path) -> No
             read_samples(write(path, lines), ExactTask())
 
 
+def test_a_line_that_is_not_json_is_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_text(json.dumps(problem("a", 1, said(1))) + '\n{"id" 1}\n')
+    with pytest.raises(ConfigurationError) as caught:
+        read_samples(path, MathTask())
+    assert str(caught.value) == f"{path}, line 2 is not JSON: Expecting ':' delimiter, column 7"
+
+
 def test_lines_nested_too_deeply_are_named(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     path.write_text("[" * 100_000 + "]" * 100_000 + "\n")

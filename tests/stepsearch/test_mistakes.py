@@ -64,6 +64,8 @@ def test_solve(capfd: pytest.CaptureFixture[str], arguments: list[str], words: s
         (["label"], "out has no value; give out=..."),
         (["train", "prm", "labeled=x"], "labeled: there is no such setting. Did you mean labelled"),
         (["rerank", "/no.jsonl", "--verifier", "rule"], "'/no.jsonl': there is no such file"),
+        (["rerank", "/tmp"], "cannot read the samples in '/tmp': give a file in it"),
+        (["train", "prepare", "gsm8k=no.jsonl", "out=o"], "gsm8k=no.jsonl: there is no such file"),
     ],
 )
 def test_other_commands(
@@ -203,15 +205,17 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize(
-    ("module", "arguments"),
+    ("module", "arguments", "after"),
     [
-        ("stepsearch.cli", ["--version"]),
-        ("tqdm", ["--version"]),
-        ("hydra", ["solve", "q"]),
-        ("stepsearch.benchmarks.bench", ["bench"]),
+        ("stepsearch.cli", ["--version"], ""),
+        ("tqdm", ["--version"], ""),
+        ("hydra", ["solve", "q"], ""),
+        ("stepsearch.benchmarks.bench", ["bench"], "; the same command goes on where it ended"),
     ],
 )
-def test_ctrl_c_while_modules_load_is_one_line(module: str, arguments: list[str]) -> None:
+def test_ctrl_c_while_modules_load_is_one_line(
+    module: str, arguments: list[str], after: str
+) -> None:
     script = INTERRUPTED.format(module=module, arguments=arguments)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (130, "stepsearch: interrupted\n")
+    assert (done.returncode, done.stderr) == (130, f"stepsearch: interrupted{after}\n")

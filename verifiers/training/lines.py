@@ -54,7 +54,8 @@ class Journal:
     """The output of a stage: one row per key, each on disk before the next one is made.
 
     A file that was cut off within a line loses that line only. The settings stand beside it, so
-    that rows made with other settings are never mixed in.
+    that rows made with other settings are never mixed in. When a stage fails before its first row,
+    neither file is left.
 
     Args:
         path: the file; `PATH.settings.json` is beside it.
@@ -77,8 +78,12 @@ class Journal:
             self.done = {str(row["id"]) for row in read_lines(self.path)}
         self._file: IO[str] = self.path.open("a", encoding="utf-8")
 
+    @property
+    def _settings_file(self) -> Path:
+        return self.path.with_name(self.path.name + ".settings.json")
+
     def _require_same(self, settings: Any) -> None:
-        beside = self.path.with_name(self.path.name + ".settings.json")
+        beside = self._settings_file
         if self.path.exists() and beside.exists():
             before = json.loads(beside.read_text(encoding="utf-8"))
             changed = sorted(k for k in {*before, *settings} if before.get(k) != settings.get(k))
@@ -112,3 +117,6 @@ class Journal:
         where: TracebackType | None,
     ) -> None:
         self._file.close()
+        if error is not None and not self.done:  # the next attempt may have other settings
+            self.path.unlink(missing_ok=True)
+            self._settings_file.unlink(missing_ok=True)

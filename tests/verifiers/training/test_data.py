@@ -246,6 +246,23 @@ def test_journal_goes_on_after_a_torn_line(tmp_path: Path) -> None:
     assert list(read_lines(path)) == [{"id": "a"}, {"id": "b", "x": 1}]
 
 
+def test_journal_without_rows_is_gone_after_a_failure(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+
+    def fail(n: int, *rows: str) -> None:
+        with pytest.raises(OSError, match="no questions"), Journal(path, {"n": n}) as journal:
+            for row in rows:
+                journal.append({"id": row})
+            raise OSError("no questions")
+
+    fail(1)
+    assert not [*tmp_path.iterdir()]
+    fail(2, "a")
+    assert list(read_lines(path)) == [{"id": "a"}]
+    fail(2)
+    assert list(read_lines(path)) == [{"id": "a"}], "rows of before are kept"
+
+
 def test_journal_refuses_other_settings(tmp_path: Path) -> None:
     with Journal(tmp_path / "o.jsonl", {"n": 1}) as journal:
         journal.append({"id": "a"})
