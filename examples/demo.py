@@ -29,10 +29,11 @@ def main() -> None:
     colour = sys.stdout.isatty()
     problem = Problem(text=QUESTION, answer=GOLD)
     print(f"question  {QUESTION}\n")
-    solution = engine_for(search="beam", verifier="rule").solve(problem)
+    beam = engine_for(search="beam", verifier="rule")
+    solution = beam.solve(problem)
     show_rounds(solution)
     print("\nchosen chain\n")
-    print(render(solution, colour=colour))
+    print(render(solution, colour=colour, select=beam.settings.select))
     print("\nthe same model, with the verifier only looking on\n")
     rows = [("beam by rule", solution)]
     for name, search in (("greedy", "greedy"), ("majority of 8", "best_of_n")):

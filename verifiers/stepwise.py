@@ -54,7 +54,8 @@ async def ask(verifier: Verifier, chains: Sequence[Chain]) -> list[StepScores]:
 
 
 def _unreached(error: Exception) -> StepScores:
-    return StepScores(failure=ScoreFailure("missing", str(error)))
+    reason = str(error) if isinstance(error, VerifierError) else repr(error)
+    return StepScores(failure=ScoreFailure("missing", reason))
 
 
 @dataclass(frozen=True, slots=True)

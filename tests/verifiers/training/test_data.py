@@ -249,17 +249,20 @@ def test_journal_goes_on_after_a_torn_line(tmp_path: Path) -> None:
 def test_journal_without_rows_is_gone_after_a_failure(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
 
-    def fail(n: int, *rows: str) -> None:
-        with pytest.raises(OSError, match="no questions"), Journal(path, {"n": n}) as journal:
+    def failing(n: int, *rows: str) -> None:
+        with Journal(path, {"n": n}) as journal:
             for row in rows:
                 journal.append({"id": row})
             raise OSError("no questions")
 
-    fail(1)
+    with pytest.raises(OSError, match="no questions"):
+        failing(1)
     assert not [*tmp_path.iterdir()]
-    fail(2, "a")
+    with pytest.raises(OSError, match="no questions"):
+        failing(2, "a")
     assert list(read_lines(path)) == [{"id": "a"}]
-    fail(2)
+    with pytest.raises(OSError, match="no questions"):
+        failing(2)
     assert list(read_lines(path)) == [{"id": "a"}], "rows of before are kept"
 
 
