@@ -61,18 +61,19 @@ def _reader_gone() -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Settings may stand before and after options; a Hydra application parses its own."""
-    parser = _parser()
+    parser, commands = _parser()
     options, rest = parser.parse_known_args(arguments)
     if getattr(options, "passes_on", False):
         options.overrides = list(sys.argv[1:] if arguments is None else arguments)[1:]
         return options
     if unknown := [argument for argument in rest if argument.startswith("-")]:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        commands[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     options.overrides = [*options.overrides, *rest]
     return options
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser, and those of the commands by name."""
     parser = argparse.ArgumentParser(
         prog="stepsearch",
         description="Test-time search for reasoning with language models.",
@@ -105,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_parser(commands)
     _add_processbench(commands)
     _add_audit(commands)
-    return parser
+    return parser, commands.choices
 
 
 def _add_processbench(commands: Any) -> None:

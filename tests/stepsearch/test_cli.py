@@ -52,6 +52,9 @@ def test_settings_and_options_in_any_order(capsys) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["solve", "q", "--jsn"])
     assert caught.value.code == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("usage: stepsearch solve ")
+    assert "unrecognized arguments: --jsn" in shown
 
 
 def test_settings_reach_the_search(capsys) -> None:

@@ -167,7 +167,7 @@ def _tell(path: Path) -> None:
     counts = Counter[str]()
     for row in read_lines(path):
         counts.update(_counts(row["solutions"]))
-    _log.info("%s: %s", path, dict(counts))
+    _log.info("%s: %s", path, ", ".join(f"{n} {what}" for what, n in counts.items()) or "no rows")
 
 
 def _counts(solutions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
