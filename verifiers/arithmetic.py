@@ -21,24 +21,44 @@ class Unit(NamedTuple):
 Code = Sequence[Number | str | Unit]
 """Postfix: numbers, operators, `neg`, `%` and units, each applied to what stands before it."""
 
-_FAMILIES: tuple[dict[str, Number], ...] = (
-    {"cent": Fraction(1, 100), "penny": Fraction(1, 100), "pennies": Fraction(1, 100)},
-    {"¢": Fraction(1, 100), "dollar": 1, "nickel": Fraction(1, 20), "dime": Fraction(1, 10)},
-    {"second": Fraction(1, 60), "sec": Fraction(1, 60), "minute": 1, "min": 1, "hour": 60},
-    {"hr": 60, "day": 1440, "week": 10080},
-    {"month": 1, "year": 12, "decade": 120},
-    {"inch": 1, "inches": 1, "foot": 12, "feet": 12, "ft": 12, "yard": 36, "mile": 63360},
-    {"mm": Fraction(1, 1000), "cm": Fraction(1, 100), "meter": 1, "metre": 1, "km": 1000},
-    {"centimeter": Fraction(1, 100), "millimeter": Fraction(1, 1000), "kilometer": 1000},
-    {"ounce": 1, "oz": 1, "pound": 16, "lb": 16, "ton": 32000},
-    {"mg": Fraction(1, 1000), "gram": 1, "kg": 1000, "kilogram": 1000},
-    {"ml": Fraction(1, 1000), "milliliter": Fraction(1, 1000), "liter": 1, "litre": 1},
-    {"cup": 8, "pint": 16, "quart": 32, "gallon": 128, "tablespoon": Fraction(1, 2)},
-    {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9},
-)
-UNITS: dict[str, Number] = {}
-for _family in _FAMILIES:
-    UNITS |= _family | {name + "s": size for name, size in _family.items()}
+
+class Scale(NamedTuple):
+    """What a unit measures (`length`), in which system (`inch`), and its size in that system."""
+
+    quantity: str
+    system: str
+    size: Fraction
+
+
+_SYSTEMS = {
+    ("money", "dollar"): "cent 1/100 penny 1/100 pennies 1/100 nickel 1/20 dime 1/10 quarter 1/4 "
+    "dollar 1",
+    ("time", "minute"): "second 1/60 sec 1/60 minute 1 min 1 hour 60 hr 60 day 1440 week 10080",
+    ("time", "month"): "month 1 year 12 decade 120",
+    ("length", "inch"): "inch 1 inches 1 foot 12 feet 12 ft 12 yard 36 mile 63360",
+    ("length", "meter"): "mm 1/1000 cm 1/100 meter 1 metre 1 km 1000 millimeter 1/1000 "
+    "centimeter 1/100 kilometer 1000",
+    ("mass", "ounce"): "ounce 1 oz 1 pound 16 lb 16 ton 32000",
+    ("mass", "gram"): "mg 1/1000 gram 1 kg 1000 kilogram 1000",
+    ("volume", "liter"): "ml 1/1000 milliliter 1/1000 liter 1 litre 1",
+    ("volume", "ounce"): "teaspoon 1/6 tablespoon 1/2 cup 8 pint 16 quart 32 gallon 128",
+    ("data", "megabyte"): "mb 1 megabyte 1 gb 1024 gigabyte 1024 tb 1048576 terabyte 1048576",
+    ("count", "one"): "dozen 12 hundred 100 thousand 1000 million 1000000 billion 1000000000",
+}
+
+
+def _read_scales() -> dict[str, Scale]:
+    scales: dict[str, Scale] = {}
+    for (quantity, system), listed in _SYSTEMS.items():
+        names = listed.split()
+        for name, size in zip(names[::2], names[1::2], strict=True):
+            scale = Scale(quantity, system, Fraction(size))
+            scales |= {name: scale, name + "s": scale}
+    return scales
+
+
+SCALES = _read_scales()
+"""The scale of each unit of measure, by its name in lower case, singular and plural."""
 
 
 def evaluate(code: Code, *, percent: bool = True, units: bool = False) -> Number | None:

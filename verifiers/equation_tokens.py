@@ -33,6 +33,7 @@ class Token(NamedTuple):
         tight: no space between it and what stands before it.
         value: the exact value of a number.
         decimals: digits after the point of a number, None for a fraction sign.
+        is_money: a money sign stands before it.
     """
 
     kind: Kind
@@ -42,6 +43,7 @@ class Token(NamedTuple):
     tight: bool = True
     value: Number = 0
     decimals: int | None = None
+    is_money: bool = False
 
 
 MAX_DIGITS = 60
@@ -123,6 +125,7 @@ _VULGAR = dict(
         strict=True,
     )
 )
+_MONEY = frozenset("$£€₹¥")
 _ORDINALS = {"st", "nd", "rd", "th", "rds", "ths"}
 
 
@@ -137,7 +140,7 @@ def read_tokens(text: str) -> list[Token]:
 
 def _cut(text: str) -> list[Token]:
     tokens: list[Token] = []
-    tight = True
+    tight, is_money = True, False
     for match in _PATTERN.finditer(text):
         group = match.lastgroup or "other"
         source, start, end = match.group(), match.start(), match.end()
@@ -145,12 +148,15 @@ def _cut(text: str) -> list[Token]:
             if "\n" in source:
                 tokens.append(Token("break", "\n", start, end))
             # a money sign is no space, but it ends the number before it all the same
-            tight = False
+            tight, is_money = False, source.rstrip()[-1:] in _MONEY
             continue
         if source in _WRAPPERS:
             continue
-        tokens.extend(_classify(group, source, start, end, tight))
-        tight = True
+        classified = _classify(group, source, start, end, tight)
+        if is_money:
+            classified[0] = classified[0]._replace(is_money=True)
+        tokens.extend(classified)
+        tight, is_money = True, False
     return tokens
 
 
@@ -240,8 +246,8 @@ def _settle_operator(token: Token, before: Token, after: Token) -> Token | None:
         return None  # emphasis
     if token.text not in ("-", "*", "+"):
         return token
-    if before.kind == "break" and before.text in ("", "\n") and not after.tight:
-        return None  # the mark of a list
+    if before.kind == "break" and before.text in ("", "\n", "-") and not after.tight:
+        return token._replace(kind="break") if token.text == "-" else None  # the mark of a list
     if token.text == "-" and token.tight and after.tight:
         if after.kind == "word" and before.kind in ("number", "word"):
             return None  # a hyphen

@@ -7,8 +7,15 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from stepsearch.verifiers.arithmetic import UNITS, Code, Unit, evaluate
+from stepsearch.verifiers.arithmetic import Code, Unit, evaluate
+from stepsearch.verifiers.equation_context import (
+    is_listed,
+    is_time_of_day_or_date,
+    says_rounding,
+    takes_power_in_words,
+)
 from stepsearch.verifiers.equation_tokens import Number, Token
+from stepsearch.verifiers.equation_units import contradict, mixes_units
 from stepsearch.verifiers.expression_words import is_operand
 from stepsearch.verifiers.expressions import Expression
 
@@ -28,6 +35,8 @@ _COMPARING = {
     "dozen",
 }
 _NEAR = Fraction(1, 10)
+_COARSE = Fraction(1, 20)
+"""Rounding to a whole number that changes more than this share of a value proves nothing."""
 
 
 class Relation(NamedTuple):
@@ -51,7 +60,12 @@ def judge(
     try:
         is_first_a_result = not (left.num_operators or relation.is_chained) and right.num_operators
         exact = evaluate(right.code if is_first_a_result else left.code)
-        holds = _holds(left, right, is_approximate=relation.kind == "approx")
+        holds = _holds(
+            left,
+            right,
+            is_approximate=relation.kind == "approx",
+            is_contradiction=contradict(tokens, left, right),
+        )
     except ZeroDivisionError:
         exact, holds = None, False
     if not left.num_operators and not right.num_operators:
@@ -62,7 +76,18 @@ def judge(
         verdict = "right"
     else:
         verdict = "unchecked" if _is_doubtful(tokens, relation, left, right, exact) else "wrong"
+    if verdict == "wrong" and _may_mean_otherwise(tokens, left, right):
+        verdict = "unchecked"
     return verdict, exact
+
+
+def _may_mean_otherwise(tokens: Sequence[Token], left: Expression, right: Expression) -> bool:
+    """Whether the words in or behind the equation explain a mismatch."""
+    return (
+        takes_power_in_words(right)
+        or says_rounding(tokens, left, right)
+        or is_time_of_day_or_date(tokens, left, right)
+    )
 
 
 def _is_cut(tokens: Sequence[Token], right: Expression) -> bool:
@@ -103,30 +128,63 @@ def _judge_restated(
 def _stands_alone(tokens: Sequence[Token], left: Expression) -> bool:
     """Whether the left side is a number without words before or behind it: it names nothing."""
     is_first = left.first == 0 or tokens[left.first - 1].kind == "break"
-    return is_first and left.stop == left.core and not left.units
+    is_alone = is_first and not is_listed(tokens, left.first)
+    return is_alone and left.stop == left.core and not left.units
 
 
-def _holds(left: Expression, right: Expression, *, is_approximate: bool) -> bool | None:
-    """Whether the sides agree in some reading; None when a value could not be worked out."""
+def _holds(
+    left: Expression, right: Expression, *, is_approximate: bool, is_contradiction: bool
+) -> bool | None:
+    """Whether the sides agree in some reading.
+
+    None when a value could not be worked out, or when they agree only in a way that proves nothing.
+    """
     readings = [(True, False)]
     if left.units or right.units:
         readings.append((True, True))
     if _is_percent_itself(left.code, right.code) or _is_percent_itself(right.code, left.code):
         readings.append((False, False))
+    found: list[bool | None] = []
     for percent, units in readings:
         a = evaluate(left.code, percent=percent, units=units)
         b = evaluate(right.code, percent=percent, units=units)
         if a is None or b is None:
             return None
-        if a == b or _is_rounded(right, a, b, percent, units, is_approximate):
-            return True
-        if _is_rounded(left, b, a, percent, units, is_approximate):
-            return True
-        if is_approximate and abs(Fraction(a - b)) <= _NEAR * max(
-            abs(Fraction(a)), abs(Fraction(b))
-        ):
-            return None
-    return False
+        agrees = _agree(left, right, (a, b), percent, units, is_approximate)
+        found.append(None if agrees and is_contradiction and not units else agrees)
+    if True in found:
+        return True
+    return None if None in found else False
+
+
+def _agree(
+    left: Expression,
+    right: Expression,
+    values: tuple[Number, Number],
+    percent: bool,
+    units: bool,
+    is_approximate: bool,
+) -> bool | None:
+    """Whether the sides agree in one reading; None when that cannot be told from a mistake."""
+    a, b = values
+    if a == b:
+        return True
+    if _is_rounded(right, a, b, percent, units, is_approximate) or _is_rounded(
+        left, b, a, percent, units, is_approximate
+    ):
+        return None if _is_coarse(left, right, a, b) else True
+    return None if is_approximate and _differ(a, b) <= _NEAR else False
+
+
+def _differ(a: Number, b: Number) -> Fraction:
+    """How far two unequal numbers are apart, as a share of the larger one."""
+    return abs(Fraction(a - b)) / max(abs(Fraction(a)), abs(Fraction(b)))
+
+
+def _is_coarse(left: Expression, right: Expression, a: Number, b: Number) -> bool:
+    """Whether rounding left too little of the value to tell it from a mistake: `5 * 0.05 = 0`."""
+    is_whole = 0 in (left.decimals, right.decimals)
+    return not (a and b) or (is_whole and _differ(a, b) > _COARSE)
 
 
 def _is_percent_itself(code: Code, other: Code) -> bool:
@@ -148,7 +206,10 @@ def _is_rounded(
     last_place = Fraction(1, 10**side.decimals)
     if is_approximate and side.leading and not side.decimals:
         digits = str(side.leading)
-        last_place *= 10 ** (len(digits) - len(digits.rstrip("0")))
+        num_zeros = len(digits) - len(digits.rstrip("0"))
+        if num_zeros and _differ(exact, value) > _NEAR:
+            return False
+        last_place *= 10**num_zeros
     code = [item if isinstance(item, str | Unit) else last_place for item in side.code]
     place = abs(Fraction(evaluate(code, percent=percent, units=units) or last_place))
     distance = abs(Fraction(exact - value)) / place
@@ -187,7 +248,7 @@ def _is_doubtful(
         or _is_percent_meant(left, right)
         or _is_truncated(left, right, exact)
         or _is_truncated(right, left, evaluate(right.code))
-        or _mixes_units(left, right, exact)
+        or mixes_units(left, right, exact)
     )
 
 
@@ -234,14 +295,3 @@ def _mixes_percent(code: Code) -> bool:
     if not num_percent or not ("+" in code or "-" in code):
         return False
     return num_percent != sum(not isinstance(item, str | Unit) for item in code)
-
-
-def _mixes_units(left: Expression, right: Expression, exact: Number) -> bool:
-    """Whether converting a unit, said or not, could explain the mismatch."""
-    sizes = {UNITS[name] for name in left.units | right.units}
-    if len(sizes) < 2:
-        return False
-    if any(op in side.code for side in (left, right) for op in "+-"):
-        return True
-    value = evaluate(right.code)
-    return bool(value) and any(exact * a == value * b for a in sizes for b in sizes)  # type: ignore[operator]

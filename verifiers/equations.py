@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from stepsearch.verifiers.equation_context import is_denied, with_minus
 from stepsearch.verifiers.equation_tokens import Number, Token, read_tokens
 from stepsearch.verifiers.equation_verdicts import Relation, Verdict, judge
 from stepsearch.verifiers.expression_words import is_operand, word_set
@@ -40,11 +41,12 @@ _FILLERS = {"a", "an", "total", "of", "exactly", "just", "only"}
 _ABOUT = {"about", "approximately", "approx", "roughly", "around", "nearly", "almost"}
 _RELATING = word_set(
     """than off twice thrice double triple half per every times plus minus over hour day week
-    month year step part page"""
+    month year step part page room chapter route highway not sqrt root log ln sin cos tan"""
 )
+_REFUSALS = {("wrong", "that"), ("incorrect", "that"), ("false", "that"), ("instead", "of")}
 _SHARES = word_set(
     """half third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh
-    eighth eighths ninth tenth tenths percent out product difference average mean"""
+    eighth eighths ninth tenth tenths percent out product difference average mean root logarithm"""
 )
 
 
@@ -58,10 +60,14 @@ def check_equations(text: str) -> list[Equation]:
     `<<3*4=12>>` is checked by itself.
 
     A result written with k decimals is right when it is the exact value rounded to k decimals, half
-    up or half to even; a quotient whose further digits were cut is unchecked. After "≈" or "about"
-    trailing zeros may be rounded too, and only what is more than a tenth off is wrong. Percent is a
-    hundredth, or nothing where a side is one percentage or takes 100% (`5 / 20 * 100 = 25%`); units
-    of one family are converted where the plain numbers do not agree (`$1 + 50 cents = $1.50`).
+    up or half to even; a quotient whose further digits were cut is unchecked, and so is a whole
+    number that is more than a twentieth off, or zero. After "≈" or "about" trailing zeros may be
+    rounded too, and only what is more than a tenth off is wrong. Percent is a hundredth, or nothing
+    where a side is one percentage or takes 100% (`5 / 20 * 100 = 25%`); units of one family are
+    converted where the plain numbers do not agree (`$1 + 50 cents = $1.50`), and where a result in
+    another unit agrees only without converting it proves nothing (`50 cents * 2 = $100`). A minus
+    that may be the mark of a list is either. Unchecked are the arguments of a function (`sqrt(9)`),
+    powers in words, times of day, and a mismatch that is denied or said to be rounded.
     Dividing by zero is wrong. What grows beyond a few hundred digits, or is irrational, is
     unchecked.
     """
@@ -85,7 +91,7 @@ def _scan(text: str) -> Iterator[Equation]:
         token = tokens[i]
         if is_operand(tokens, i) and not (token.text == "+" and relation is None):
             side = parse_expression(tokens, i)
-            if is_dangling or (left is not None and left.core == i and token.kind == "number"):
+            if is_dangling or _is_hidden(tokens, i, left):
                 side = side._replace(is_unknown=True)
             elif relation is None and _is_related(tokens, i, words, left, is_chained):
                 side = side._replace(is_doubtful=True)
@@ -126,6 +132,18 @@ def _relate(
     return relation if word in _FILLERS else None
 
 
+def _is_hidden(tokens: Sequence[Token], i: int, left: Expression | None) -> bool:
+    """Whether what begins at token `i` is only a part of something that was not read."""
+    token = tokens[i]
+    if token.kind == "number":
+        return left is not None and left.core == i  # "1 234"
+    if token.kind != "open":
+        return False
+    if left is not None and left.stop == i and not left.is_tail_doubtful:
+        return True  # the remark of "10 apples (5 red) + 5"
+    return i > 0 and token.tight and tokens[i - 1].kind == "word"  # "sqrt(9 + 16)"
+
+
 def _is_related(
     tokens: Sequence[Token],
     i: int,
@@ -141,7 +159,9 @@ def _is_related(
         return tokens[i - 2].kind == "number"  # "14, 400"
     if not words:
         return left is not None
-    if words[-1] in _RELATING or (words[-1] == "of" and words[-2:-1] and words[-2] in _SHARES):
+    if words[-1] in _RELATING or words[-2:] in _REFUSALS:
+        return True
+    if words[-1] == "of" and words[-2:-1] and words[-2] in _SHARES:
         return True
     if left is None:
         return False
@@ -160,10 +180,24 @@ def _check(
 ) -> Equation:
     if not right.num_operators and tokens[right.first].text.endswith(("..", "…")):
         relation = relation._replace(kind="approx")  # "66.666..."
-    sign = " ≈ " if relation.kind == "approx" else " = "
-    written = _quote(text, tokens, left) + sign + _quote(text, tokens, right)
+    written = _write(text, tokens, relation, left, right)
+    if is_denied(tokens, right):
+        return Equation(written, "unchecked")
     verdict, exact = judge(tokens, relation, left, right)
+    negative = with_minus(tokens, left) if verdict == "wrong" else None
+    if negative is not None:
+        other = judge(tokens, relation, negative, right)
+        if other[0] != "wrong":
+            verdict, exact = other
+            written = _write(text, tokens, relation, negative, right)
     return Equation(written, verdict, exact)
+
+
+def _write(
+    text: str, tokens: Sequence[Token], relation: Relation, left: Expression, right: Expression
+) -> str:
+    sign = " ≈ " if relation.kind == "approx" else " = "
+    return _quote(text, tokens, left) + sign + _quote(text, tokens, right)
 
 
 def _quote(text: str, tokens: Sequence[Token], side: Expression) -> str:

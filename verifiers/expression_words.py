@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
-from stepsearch.verifiers.arithmetic import UNITS, Unit
+from stepsearch.verifiers.arithmetic import SCALES, Unit
 from stepsearch.verifiers.equation_tokens import Number, Token
 
 
@@ -22,6 +21,7 @@ _CLAUSE_WORDS = word_set(
     while equals now also after before gives give leaves leave plus minus times more less
     fewer than as"""
 )
+POWERS = {"squared", "cubed"}
 _UNIT_LETTERS = set("gmlhsdkLK")
 _MAX_WORDS = 8
 
@@ -45,7 +45,7 @@ class WordReader:
         self.decimals: list[int | None] = []
         self.words: tuple[str, ...] = ()
         self.units: set[str] = set()
-        self.has_of = self.unknown = self.doubtful = False
+        self.has_of = self.is_money = self.unknown = self.doubtful = False
         self.tail_unknown = self.tail_doubtful = False
 
     def kind_at(self, i: int) -> str:
@@ -114,7 +114,9 @@ class WordReader:
         following = self.i + 1
         if word == "x" and self.kind_at(following) in ("number", "open"):
             at, after = self.tokens[self.i], self.tokens[following]
-            self.doubtful |= at.tight and after.tight and after.kind == "open"
+            is_glued = at.tight and after.tight
+            is_hexadecimal = self.tokens[self.i - 1].text == "0"
+            self.doubtful |= is_glued and (after.kind == "open" or is_hexadecimal)
             return operator
         if word == "of":
             is_taken = is_operand(self.tokens, self.skip_articles(following))
@@ -137,7 +139,7 @@ class WordReader:
         if len(word) == 1 and (word not in "aI" or self.tokens[start].tight):
             self.unknown |= word not in _UNIT_LETTERS
             self.doubtful = True
-        if word.lower() in UNITS:
+        if word.lower() in SCALES:
             self.units.add(word.lower())
             if start == self.core:
                 self._apply_unit(word.lower())
@@ -145,7 +147,7 @@ class WordReader:
     def _apply_unit(self, name: str) -> None:
         while self.stack and self.stack[-1] in ("^", "neg", "mixed"):
             self.code.append(self.stack.pop())
-        size = UNITS[name]
+        size = SCALES[name].size
         tokens = self.tokens[max(self.core - 3, self.first) : self.core]
         is_denominator = (
             [t.kind for t in tokens] == ["number", "operator", "number"]
@@ -153,14 +155,14 @@ class WordReader:
             and tokens[1].tight
         )
         # half an hour, written 1/2 hour, is 1 / (2 / 60) minutes to the evaluation
-        self.code.append(Unit(1 / Fraction(size) if is_denominator else size))
+        self.code.append(Unit(1 / size if is_denominator else size))
 
     def _note_words(self, run: list[str], *, is_inside: bool) -> None:
         words = [word.lower() for word in run]
         is_doubtful = len(run) > _MAX_WORDS or not _CLAUSE_WORDS.isdisjoint(words)
-        is_unknown = any(map(_is_variable, run))
+        is_unknown = words[0] in POWERS or any(map(_is_variable, run))
         if is_inside:
-            self.units.update(filter(UNITS.__contains__, words))
+            self.units.update(filter(SCALES.__contains__, words))
             self.doubtful |= is_doubtful
             self.unknown |= is_unknown
         else:

@@ -29,6 +29,7 @@ class Expression(NamedTuple):
         leading: the number it begins with, None when it begins with something else.
         words: the words that follow, in lower case.
         units: units of measure that occur in it.
+        is_money: a money sign stands before one of its numbers.
         has_share: it takes a share of something, as `20% of 50` does.
         is_unknown: it holds something that has no known value.
         is_doubtful: it may have been meant in another way.
@@ -44,6 +45,7 @@ class Expression(NamedTuple):
     leading: Number | None = None
     words: tuple[str, ...] = ()
     units: frozenset[str] = frozenset()
+    is_money: bool = False
     has_share: bool = False
     is_unknown: bool = False
     is_doubtful: bool = False
@@ -76,6 +78,7 @@ class _Reader(WordReader):
             leading=self._leading(),
             words=self.words,
             units=frozenset(self.units),
+            is_money=self.is_money,
             has_share=self.has_of,
             is_unknown=self.unknown,
             is_doubtful=self.doubtful,
@@ -116,6 +119,7 @@ class _Reader(WordReader):
         token = self.tokens[self.i]
         self.code.append(token.value)
         self.decimals.append(token.decimals)
+        self.is_money |= token.is_money
         self.i += 1
         fraction = None
         if token.decimals == 0 and self.kind_at(self.i) == "number":

@@ -70,7 +70,6 @@ RIGHT = [
     "**3 + 4 = 7**",
     "3 + 4 = **7**",
     "10/3 = 3.33",
-    "10/3 = 3",
     "1/8 = 0.13",
     "1/8 = 0.12",
     "45/2 = 23",
@@ -159,6 +158,7 @@ UNCHECKED = [
     "$50 + 10% = $55",
     "60 miles/hour * 30 minutes = 30 miles",
     "20/3 = 6.66",
+    "10/3 = 3",
     "11 / 3 = 3 boxes with 2 left",
     "17/3 = 5 and 2/3",
     "22/7 ≈ 3.3",
@@ -338,6 +338,13 @@ LONG: dict[str, Callable[[int], str]] = {
     "verbs": lambda n: "3 is 3 " * n,
     "spaces": lambda n: "1" + " \n" * n + "= 3",
     "mixed": lambda n: "1 1/2 " * n + "= 3",
+    "list marks": lambda n: "- 1 + 1 = 3\n" * n,
+    "a long list item": lambda n: "- " + "1+" * n + "1 = -3",
+    "denials": lambda n: "1 + 1 = 3 is not " * n,
+    "rounding": lambda n: "3 * 3 = 8 rounds " * n,
+    "functions": lambda n: "f(1) + " * n + "1 = 3",
+    "remarks": lambda n: "5 a (1 b) + " * n + "1 = 3",
+    "money and units": lambda n: "$5 cents + " * n + "1 = 3 dollars",
 }
 
 
