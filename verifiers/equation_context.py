@@ -9,7 +9,7 @@ from stepsearch.verifiers.expression_words import POWERS
 from stepsearch.verifiers.expressions import Expression
 
 _DENIALS = {"wrong", "incorrect", "false", "untrue", "mistaken"}
-_ASSENTS = {"right", "correct", "true"}
+_ASSENTS = {"right", "correct", "true", "possible"}
 _COPULAS = {"is", "was", "be", "are", "not"}
 _ROUNDING = {"rounded", "rounding"}
 _DIRECTIONS = {"up", "down", "off", "to"}

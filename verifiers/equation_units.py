@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from stepsearch.verifiers.arithmetic import SCALES, Scale, Unit, evaluate
 from stepsearch.verifiers.equation_tokens import Number, Token
@@ -36,7 +37,15 @@ def _is_lost(left: Expression, scale: Scale, result: Scale) -> bool:
     if scale.system != result.system:
         return False  # the size of a kilometer in miles is written in many ways
     ratio = scale.size / result.size
-    return not {ratio, 1 / ratio} & {item for item in left.code if not isinstance(item, str | Unit)}
+    factors = [item for item in left.code if not isinstance(item, str | Unit)]
+    return not {ratio, 1 / ratio} & _products(factors)
+
+
+def _products(factors: Sequence[Number]) -> set[Number]:
+    """The factors, and products in a row of two or three but not all: `2 weeks * 7 * 24`."""
+    pairs = [a * b for a, b in pairwise(factors)] if len(factors) > 2 else []
+    triples = [a * b for a, b in zip(pairs, factors[2:], strict=False)] if len(factors) > 3 else []
+    return {*factors, *pairs, *triples}
 
 
 def mixes_units(left: Expression, right: Expression, exact: Number) -> bool:
