@@ -31,6 +31,7 @@ def test_too_long_is_a_typed_failure_at_the_exact_length(base_folder: Path, line
             model=base_folder,
             adapter=adapter,
             format=format_of("line_prm", max_length=limit),
+            selfcheck=False,  # the probes are longer
         )
         assert verifier.spec.max_length == limit
         short, long = score(verifier, chain_of("9\n"), chain_of(*texts))
@@ -51,7 +52,10 @@ def test_too_long_for_the_context_is_never_cut(setup: Setup) -> None:
 
 def test_too_long_ends_the_search_when_asked_to(classifier_folder: Path) -> None:
     verifier = TransformersVerifier(
-        model=classifier_folder, format=format_of("trl_prm", max_length=9), on_too_long="fail"
+        model=classifier_folder,
+        format=format_of("trl_prm", max_length=9),
+        on_too_long="fail",
+        selfcheck=False,
     )
     with pytest.raises(VerifierError, match=r"prm: the chain has \d+ verifier tokens"):
         score(verifier, chain_of("a\n"))
