@@ -10,7 +10,7 @@ from typing import Any, cast
 from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
 from stepsearch.search.contracts import ScoreFailure, Strategy
 from stepsearch.search.engine import Engine
-from stepsearch.search.errors import ConfigurationError, PolicyError
+from stepsearch.search.errors import ConfigurationError, PolicyError, StepsearchError
 from stepsearch.search.session import Session
 from stepsearch.search.task import ExactTask
 from stepsearch.search.tree import FAILED, Chain
@@ -96,7 +96,7 @@ class _Suite:
     async def side_by_side(self) -> None:
         problems = [Problem(text=f"{QUESTION} {k}") for k in range(3)]
         engine = self._engine()
-        alone = {p.id: _print(await engine.asolve(p)) for p in problems}
+        alone = {p.id: _print(await self._solve_with(engine, p)) for p in problems}
         async for solution in engine.asolve_many(problems):
             require(
                 _print(solution) == alone[solution.problem.id],
@@ -120,7 +120,7 @@ class _Suite:
 
     async def no_verifier(self) -> None:
         try:
-            await self._engine(verifier=None, select="majority").asolve(QUESTION)
+            await self._solve(verifier=None, select="majority")
         except ConfigurationError:
             return  # it may need one, and say so
 
@@ -145,7 +145,15 @@ class _Suite:
         require(solution.stop == "budget", f"cut short, it ends with stop={solution.stop!r}")
 
     async def _solve(self, **settings: Any) -> Solution:
-        return await self._engine(**settings).asolve(QUESTION)
+        return await self._solve_with(self._engine(**settings), QUESTION)
+
+    async def _solve_with(self, engine: Engine, problem: Problem | str) -> Solution:
+        """Solve; what the strategy raised, and the engine made a solution of, is raised again."""
+        solution = await engine.asolve(problem)
+        strategy = cast(_Watched, engine.settings.strategy)
+        if strategy.error is not None:
+            raise strategy.error
+        return solution
 
     def _engine(self, **settings: Any) -> Engine:
         defaults: dict[str, Any] = {
@@ -162,9 +170,16 @@ class _Watched:
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
+        self.error: Exception | None = None
 
     async def run(self, session: Session) -> None:
-        await self._strategy.run(cast(Session, _Guard(session)))
+        try:
+            await self._strategy.run(cast(Session, _Guard(session)))
+        except StepsearchError:
+            raise  # the engine knows what to do
+        except Exception as error:
+            self.error = error
+            raise
 
 
 class _Guard:
