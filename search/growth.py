@@ -78,29 +78,6 @@ class Growth:
             book: None when they are not to be scored.
             slots: one is held while policy and verifier are at work.
         """
-        task = asyncio.current_task()
-        assert task is not None
-        self._askers.add(task)
-        try:
-            return await self._expand(nodes, n, params, book, slots)
-        finally:
-            self._askers.discard(task)
-
-    async def end(self) -> None:
-        """Cancel expansions that a strategy began and did not wait for; what arrived enters."""
-        askers = list(self._askers)
-        for task in askers:
-            task.cancel()
-        await asyncio.gather(*askers, return_exceptions=True)
-
-    async def _expand(
-        self,
-        nodes: Sequence[int],
-        n: int,
-        params: SamplingParams,
-        book: Scorebook | None,
-        slots: asyncio.Semaphore | None,
-    ) -> list[int]:
         chains, seeds = self._requests(nodes, n)
         at_once = book is not None and not self._ledger.limits_verifier
         expansion = Expansion(
@@ -114,6 +91,13 @@ class Growth:
         ends = await self._in_turn(expansion, chains, book, at_once, slots)
         self.was_cut |= expansion.cut or (book is not None and book.refused)
         return ends
+
+    async def end(self) -> None:
+        """Cancel expansions that a strategy began and did not wait for; what arrived enters."""
+        askers = list(self._askers)
+        for task in askers:
+            task.cancel()
+        await asyncio.gather(*askers, return_exceptions=True)
 
     def _requests(self, nodes: Sequence[int], n: int) -> tuple[list[Chain], list[int]]:
         """A chain and a seed per child; siblings that stand together share the chain."""
@@ -149,6 +133,9 @@ class Growth:
         """
         previous, turn = self._last_turn, asyncio.get_running_loop().create_future()
         self._last_turn = turn
+        asker = asyncio.current_task()
+        assert asker is not None
+        self._askers.add(asker)
         self.num_asked += 1
         number = self.num_asked
         waits = bool(self._num_waiting) or self._ledger.is_shared or not expansion.reserve()
@@ -180,6 +167,7 @@ class Growth:
             return ends
         finally:
             self._num_waiting -= waits
+            self._askers.discard(asker)
             turn.set_result(None)
 
     async def _at_work(
