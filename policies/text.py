@@ -5,7 +5,6 @@ One piece of code cuts steps, whether one step is asked for or all of them.
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -25,7 +24,9 @@ _INCOMPLETE = "\ufffd"
 _MARKS = re.compile(r"\\begin\{|\\end\{|```|\\\\|\\\[|\\\]")
 _LONGEST_PERIOD = 128
 _SHORTEST_LOOP = 16
-_PUSHED_SINGLY = 3
+_SHORTEST_MATCH = _SHORTEST_LOOP // 2
+_ID_BYTES = 4
+_KEPT = 4
 
 
 class IncrementalDecoder:
@@ -47,32 +48,24 @@ class IncrementalDecoder:
 
     def push(self, token_id: int) -> str:
         """The text that became certain with a token; a character cut in half waits for its rest."""
-        self._tail.append(token_id)
+        return self.extend((token_id,))
+
+    def extend(self, token_ids: Sequence[int]) -> str:
+        """What pushing tokens one after the other gives together, for the price of two decodes."""
+        if not token_ids:
+            return ""
+        self._tail += token_ids
         text = self._decode(self._tail)
         certain = text.rstrip(_INCOMPLETE)
         new = certain[self._given :]
         self._given = max(self._given, len(certain))
         if certain == text:
-            # Keep one complete stretch before the next token: what a token is decoded to may
+            # Keep one complete stretch before the next tokens: what a token is decoded to may
             # depend on whether it is the first.
             self._tail = self._tail[self._clean :]
             self._clean = len(self._tail)
             self._given = len(self._decode(self._tail))
         return new
-
-    def extend(self, token_ids: Sequence[int]) -> str:
-        """What pushing tokens one after the other gives, for the price of a few decodes."""
-        first = max(0, len(token_ids) - _PUSHED_SINGLY)
-        new = ""
-        if first:
-            self._tail += token_ids[:first]
-            text = self._decode(self._tail)
-            certain = text.rstrip(_INCOMPLETE)
-            new = certain[self._given :]
-            self._given = max(self._given, len(certain))
-            if certain == text:
-                self._clean = len(self._tail)
-        return new + "".join(self.push(token_id) for token_id in token_ids[first:])
 
     def flush(self) -> str:
         """What is left when no token follows: incomplete characters as replacement marks."""
@@ -82,8 +75,8 @@ class IncrementalDecoder:
 
     def copy(self) -> IncrementalDecoder:
         """An independent decoder in the same state."""
-        twin = copy.copy(self)
-        twin._tail = list(self._tail)
+        twin = IncrementalDecoder(self._decode)
+        twin._tail, twin._clean, twin._given = list(self._tail), self._clean, self._given
         return twin
 
 
@@ -108,6 +101,9 @@ def is_open(text: str) -> bool:
 class LoopDetector:
     """Notices that a sequence ends in the same run of tokens, over and over.
 
+    A run of p tokens, 1 to 128, counts when it was written `max_repeats` times and fills 16 tokens,
+    so that the zeros of a number are no loop.
+
     Args:
         max_repeats: how often makes a loop, at least 2; 0 never notices.
     """
@@ -115,42 +111,55 @@ class LoopDetector:
     def __init__(self, max_repeats: int) -> None:
         if max_repeats < 0 or max_repeats == 1:
             raise ValueError(f"max_repeats={max_repeats} must be 0 (never) or at least 2")
-        periods = np.arange(1, _LONGEST_PERIOD + 1)
-        self._enough = np.maximum(periods * (max_repeats - 1), _SHORTEST_LOOP - periods)
-        self._recent: NDArray[np.int64] = np.full(_LONGEST_PERIOD, -1)
-        self._matched: NDArray[np.int64] = np.zeros(_LONGEST_PERIOD, np.int64)
-        self._on = max_repeats > 0
+        self._max_repeats = max_repeats
+        self._line = b""
 
     def push(self, token_id: int) -> bool:
-        """Whether the sequence now ends in a loop.
-
-        A run of p tokens counts when it was written `max_repeats` times and fills 16 tokens, so
-        that the zeros of a number are no loop.
-        """
-        if not self._on:
-            return False
-        self._matched = (self._matched + 1) * (self._recent == token_id)
-        self._recent = np.concatenate(([token_id], self._recent[:-1]))
-        return bool((self._matched >= self._enough).any())
+        """Whether the sequence now ends in a loop."""
+        return self.find((token_id,)) is not None
 
     def find(self, token_ids: Sequence[int]) -> int | None:
         """What pushing tokens one after the other gives: which of them first ends in a loop."""
-        if not self._on or not token_ids:
+        if not self._max_repeats or not token_ids:
             return None
-        new = np.asarray(token_ids, np.int64)
-        line = np.concatenate((self._recent[::-1], new))
-        before = sliding_window_view(line, _LONGEST_PERIOD)[: len(new), ::-1]
-        places = np.arange(1, len(new) + 1, dtype=np.int64)[:, None]
-        broken = np.where(before == new[:, None], -self._matched, places)
-        matched = places - np.maximum.accumulate(broken, axis=0)
-        self._matched = matched[-1]
-        self._recent = line[: -_LONGEST_PERIOD - 1 : -1].copy()
-        loops = (matched >= self._enough).any(axis=1)
+        line = self._line + np.asarray(token_ids, np.int32).tobytes()
+        self._line = line[-_ID_BYTES * _LONGEST_PERIOD * self._max_repeats :]
+        if not _may_loop(line, len(token_ids)):
+            return None
+        loops = self._loops(np.frombuffer(line, np.int32))[-len(token_ids) :]
         return int(loops.argmax()) if loops.any() else None
+
+    def _loops(self, line: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """[tokens] whether the sequence up to each ends in a loop."""
+        padded = np.concatenate((np.full(_LONGEST_PERIOD, -1, np.int32), line))
+        before = sliding_window_view(padded, _LONGEST_PERIOD)[: len(line), ::-1]
+        places = np.arange(1, len(line) + 1)[:, None]
+        broken = np.where(before == line[:, None], 0, places)
+        matched = places - np.maximum.accumulate(broken, axis=0)
+        periods = np.arange(1, _LONGEST_PERIOD + 1)
+        enough = np.maximum(periods * (self._max_repeats - 1), _SHORTEST_LOOP - periods)
+        loops: NDArray[np.bool_] = np.asarray((matched >= enough).any(axis=1))
+        return loops
 
     def copy(self) -> LoopDetector:
         """An independent detector in the same state."""
-        return copy.copy(self)
+        twin = LoopDetector(self._max_repeats)
+        twin._line = self._line
+        return twin
+
+
+def _may_loop(line: bytes, num_new: int) -> bool:
+    """Whether any of the new tokens can end a loop: then its last 8 were written before.
+
+    This looks for bytes, so that what no loop follows costs next to nothing; a hit proves nothing.
+    """
+    size, reach = _SHORTEST_MATCH * _ID_BYTES, _LONGEST_PERIOD * _ID_BYTES
+    first = max(0, len(line) - num_new * _ID_BYTES - size + _ID_BYTES)
+    for start in range(first, len(line) - size + 1, _ID_BYTES):
+        stop = start + size
+        if line.find(line[start:stop], max(0, start - reach), stop - _ID_BYTES) >= 0:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,21 +186,26 @@ class ChainReader:
     """
 
     def __init__(self, decode: Decode, max_repeats: int) -> None:
+        self._decode, self._max_repeats = decode, max_repeats
         self.decoder = IncrementalDecoder(decode)
         self.loops = LoopDetector(max_repeats)
         self.last_texts: tuple[str, ...] = ()
 
     def read(self, token_ids: Sequence[int], texts: Sequence[str]) -> ChainReader:
         """Take in a chain of steps; returns itself."""
-        self.decoder.extend(token_ids)
+        # In two parts: the decoder keeps the last, which continuations decode again.
+        for part in (token_ids[:-_KEPT], token_ids[-_KEPT:]):
+            if part:
+                self.decoder.extend(part)
         self.loops.find(token_ids)
         self.last_texts = tuple(texts)
         return self
 
     def copy(self) -> ChainReader:
         """An independent reader in the same state."""
-        twin = copy.copy(self)
+        twin = ChainReader(self._decode, self._max_repeats)
         twin.decoder, twin.loops = self.decoder.copy(), self.loops.copy()
+        twin.last_texts = self.last_texts
         return twin
 
 
