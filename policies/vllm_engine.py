@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import itertools
 import os
 import sys
@@ -24,6 +25,8 @@ OLDEST, NEWEST = "0.25.0", "0.32.0"
 """The versions of vLLM that this was tested with."""
 
 PoolTask = Literal["embed", "classify", "token_classify"]
+_MOST_GRAPHS = 512
+_GRAPHS = {"max_cudagraph_capture_size", "cudagraph_capture_sizes", "compilation_config"}
 _INVARIANT = "VLLM_BATCH_INVARIANT"
 _SEED_BITS = (1 << 63) - 1
 
@@ -38,7 +41,8 @@ class EngineSettings:
         dtype: `auto` is the one that the model is stored in.
         runner: `generate`, or `pooling` for what reads a head.
         max_seqs: most requests in one batch. vLLM's own limit for an asynchronous engine is 128,
-            too few for a search over many problems.
+            too few for a search over many problems. CUDA graphs are captured up to it; vLLM's own
+            end at 512 rows, and larger batches are launched kernel by kernel.
         max_batched_tokens: most tokens of one forward pass, likewise 2,048; the smaller, the less
             a long prompt delays what is being written.
         max_length: longest sequence; None takes the model's.
@@ -175,6 +179,10 @@ class VllmEngine:
         self._numbers = itertools.count()
         self._llm: Any = self.loop.submit(_start(settings)).result()
         atexit.register(_close, weakref.ref(self))
+        # What was imported stays: the collector would walk over a million objects again and again
+        # while requests are in flight, and everything waits meanwhile.
+        gc.collect()
+        gc.freeze()
         self._adapter = None if adapter is None else _lora(adapter)
         self.max_length = int(self._llm.model_config.max_model_len)
 
@@ -230,6 +238,7 @@ class VllmEngine:
         """End everything in flight and the engine's processes. Closing twice does nothing."""
         llm, self._llm = self._llm, None
         if llm is not None:
+            gc.unfreeze()
             self.loop.submit(_shut_down(llm)).result(timeout=60)
 
 
@@ -255,12 +264,13 @@ async def _start(settings: EngineSettings) -> Any:
         ) from error
     try:
         with _without_main(), _batch_invariance(settings.batch_invariant):
-            return AsyncLLM.from_engine_args(AsyncEngineArgs(**_arguments(settings)))
+            return AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments(settings)))
     except (RuntimeError, ValueError, OSError, TypeError) as error:
         raise ConfigurationError(_explain(settings, error)) from error
 
 
-def _arguments(settings: EngineSettings) -> dict[str, Any]:
+def engine_arguments(settings: EngineSettings) -> dict[str, Any]:
+    """The settings by vLLM's own names, for an engine of either kind."""
     given: dict[str, Any] = {
         "model": settings.model,
         "revision": settings.revision,
@@ -288,6 +298,10 @@ def _arguments(settings: EngineSettings) -> dict[str, Any]:
         given["pooler_config"] = PoolerConfig(seq_pooling_type="LAST", tok_pooling_type="ALL")
     if settings.lora_rank is not None:
         given |= {"enable_lora": True, "max_lora_rank": _allowed_rank(settings.lora_rank)}
+    if settings.runner == "generate" and not _GRAPHS & set(settings.options):
+        given["max_cudagraph_capture_size"] = (
+            settings.max_seqs if settings.max_seqs > _MOST_GRAPHS else None
+        )
     return {k: v for k, v in given.items() if v is not None} | dict(settings.options)
 
 

@@ -24,6 +24,7 @@ from stepsearch.benchmarks.perf.gpu_setup import (
     strategies,
 )
 from stepsearch.policies.vllm import VllmPolicy
+from stepsearch.policies.vllm_engine import EngineSettings, engine_arguments
 from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.tree import ROOT, Tree
 from stepsearch.verifiers.scripted import ScriptedVerifier
@@ -143,18 +144,9 @@ def run_raw(folder: Path, model: str, found: Sequence[tuple[Row, Replay]]) -> It
     """Time plain generation of the same tokens."""
     from vllm import LLM
 
-    settings = engine_settings(model)
-    names = {
-        "max_length": "max_model_len",
-        "max_seqs": "max_num_seqs",
-        "max_batched_tokens": "max_num_batched_tokens",
-        "gpu_memory": "gpu_memory_utilization",
-        "eager": "enforce_eager",
-    }
-    options = settings.pop("options", {})
-    given = {names[key]: value for key, value in settings.items()} | options
+    given = engine_arguments(EngineSettings(model=str(folder), **engine_settings(model)))
     start = time.perf_counter()
-    llm = LLM(model=str(folder), generation_config="vllm", disable_log_stats=True, **given)
+    llm = LLM(**given)
     say(f"  the raw engine of {model} started in {time.perf_counter() - start:.0f} s")
     _raw(llm, Replay([[5] * 20] * 64, [32] * 64), seeded=False)
     is_seeded_faster: bool | None = None

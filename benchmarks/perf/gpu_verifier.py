@@ -95,7 +95,8 @@ def token_rows(folder: Path, model: str) -> list[TokenRow]:
 def verifier_of(folder: Path, model: str, share: float) -> VllmVerifier:
     """A verifier on an engine that gets a share of the card."""
     start = time.perf_counter()
-    settings = engine_settings(model, share) | {"max_length": 2048}
+    # Texts of random tokens read as many more tokens than were written.
+    settings = engine_settings(model, share) | {"max_length": 8192}
     made = VllmVerifier(model=folder, format=FORMAT, engine=settings, selfcheck=False)
     say(f"  the verifier's engine started in {time.perf_counter() - start:.0f} s")
     return made

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
-from stepsearch.policies.vllm_engine import _batch_invariance
+from stepsearch.policies.vllm_engine import EngineSettings, _batch_invariance, engine_arguments
 
 NAME = "VLLM_BATCH_INVARIANT"
 
@@ -22,3 +23,20 @@ def test_batch_invariance_is_set_for_one_engine(
     with _batch_invariance(is_wanted):
         assert os.environ.get(NAME) == ("1" if is_wanted else before)
     assert os.environ.get(NAME) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, 1024),
+        ({"max_seqs": 2048}, 2048),
+        ({"max_seqs": 256}, None),
+        ({"options": {"max_cudagraph_capture_size": 64}}, 64),
+        ({"options": {"cudagraph_capture_sizes": [8]}}, None),
+    ],
+)
+def test_graphs_are_captured_up_to_the_largest_batch(
+    changes: dict[str, Any], expected: int | None
+) -> None:
+    arguments = engine_arguments(EngineSettings(model="m", **changes))
+    assert arguments.get("max_cudagraph_capture_size") == expected
