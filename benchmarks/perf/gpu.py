@@ -42,10 +42,10 @@ from stepsearch.benchmarks.perf.gpu_setup import (
     search,
     strategies,
     versions,
+    warm_up,
 )
 from stepsearch.policies.vllm_engine import VllmEngine
 from stepsearch.search.background import BackgroundLoop, background
-from stepsearch.search.strategies.best_of_n import BestOfN
 
 MODES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "seeded": ({}, {}),
@@ -106,7 +106,7 @@ def modes(folder: Path, model: str, asked: argparse.Namespace) -> list[Printed]:
             continue
         policy = make_policy(folder, engine_settings(model) | engine, **changes)
         try:
-            search(policy, gpu_tax.free(), BestOfN(n=8), 2, "warm-up")
+            warm_up(policy, gpu_tax.free(), model)
             for name in ("best_of_n", "beam"):
                 load = max(asked.problems)
                 timed = search(policy, gpu_tax.free(), strategies(asked.n)[name], load, name)
@@ -131,7 +131,7 @@ def profile(folder: Path, model: str, asked: argparse.Namespace) -> None:
     """Print where the two threads of one search spend their time."""
     policy = make_policy(folder, engine_settings(model))
     try:
-        search(policy, gpu_tax.free(), BestOfN(n=8), 2, "warm-up")
+        warm_up(policy, gpu_tax.free(), model)
         for title, loop in (("search", background), ("front end", VllmEngine.loop)):
             profiler = cProfile.Profile()
             _on(loop, profiler.enable)

@@ -27,6 +27,9 @@ from stepsearch.search.types import Budget, Problem, Solution
 
 SAMPLING = SamplingParams(temperature=1.0, max_step_tokens=128, max_tokens=192)
 MAX_STEPS = 8
+WARM = 16
+"""Problems of 64 candidates that fill a batch before anything is timed."""
+
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -146,6 +149,11 @@ def search(
     return Timed(
         solutions=solutions, seconds=seconds, search=spent[0], front=spent[1], engines=spent[2]
     )
+
+
+def warm_up(policy: VllmPolicy, verifier: Verifier, model: str) -> None:
+    """Fill a batch once, so that what is compiled for large ones is there before the clock runs."""
+    search(policy, verifier, BestOfN(n=8 if model == "tiny" else 64), WARM, "warm-up")
 
 
 def num_tokens(solutions: Sequence[Solution]) -> int:

@@ -2,7 +2,8 @@
 
 The raw run is one `LLM.generate` with the same engine limits which is given every prefix that the
 search continued and writes as many tokens behind each; the faster of a run with a seed per request
-and one without. The scorer is free.
+and one without. The scorer is free. `path` is how many tokens a search must write one after the
+other: a step waits for all candidates of the step before. The raw run's is its longest request.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 from stepsearch.benchmarks.perf.gpu_setup import (
     SAMPLING,
+    WARM,
     Timed,
     chance,
     engine_settings,
@@ -22,18 +24,29 @@ from stepsearch.benchmarks.perf.gpu_setup import (
     say,
     search,
     strategies,
+    warm_up,
 )
 from stepsearch.policies.vllm import VllmPolicy
 from stepsearch.policies.vllm_engine import EngineSettings, engine_arguments
-from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.tree import ROOT, Tree
 from stepsearch.verifiers.scripted import ScriptedVerifier
 
 AIMS = {"best_of_n": 1.05, "beam": 1.25, "dvts": 1.25, "mcts": 1.25}
 AIMED = ("0.5b", "1.5b")
-COLUMNS = "{:<9}{:<11}{:>4}{:>10}{:>9}{:>9}{:>9}{:>11}{:>8}{:>9}{:>9}  {}"
+COLUMNS = "{:<9}{:<11}{:>4}{:>10}{:>9}{:>10}{:>9}{:>9}{:>11}{:>8}{:>9}{:>9}  {}"
 HEAD = COLUMNS.format(
-    *("model", "search", "P", "tokens", "requests", "search s", "raw s", "raw seeded", "tax"),
+    *(
+        "model",
+        "search",
+        "P",
+        "tokens",
+        "requests",
+        "path",
+        "search s",
+        "raw s",
+        "raw seeded",
+        "tax",
+    ),
     *("aim", "rate", "processor time over wall time"),
 )
 
@@ -55,6 +68,8 @@ class Row:
     tokens: int
     surplus: int
     requests: int
+    path: int
+    longest: int
     seconds: float
     host: str
     raw: float = 0.0
@@ -72,8 +87,9 @@ class Row:
         verdict = "" if aim is None else f"<={aim}" if self.tax <= aim else f">{aim}!"
         rate = f"{self.tokens / self.seconds:.0f}/s"
         values = (self.model, self.search, self.concurrency, self.tokens, self.requests)
+        path = f"{self.path}/{self.longest}"
         times = (f"{self.seconds:.2f}", f"{self.raw:.2f}", seeded, f"{self.tax:.3f}")
-        return COLUMNS.format(*values, *times, verdict, rate, self.host)
+        return COLUMNS.format(*values, path, *times, verdict, rate, self.host)
 
 
 def run_searches(
@@ -82,7 +98,7 @@ def run_searches(
     """Time every search at every number of concurrent problems."""
     policy = make_policy(folder, engine_settings(model))
     try:
-        search(policy, free(), BestOfN(n=8), min(loads[0], 8), "warm-up")
+        warm_up(policy, free(), model)
         found = []
         for load in loads:
             for name in searches:
@@ -102,9 +118,11 @@ def free() -> ScriptedVerifier:
 def _row(
     policy: VllmPolicy, model: str, name: str, timed: Timed, surplus: int
 ) -> tuple[Row, Replay]:
-    replay = Replay([], [])
+    replay, path = Replay([], []), 0
     for solution in timed.solutions:
         _record(policy, solution.tree, name == "best_of_n", replay)
+        path = max(path, _path(solution.tree))
+    longest = max(replay.tokens)
     row = Row(
         model=model,
         search=name,
@@ -112,6 +130,8 @@ def _row(
         tokens=sum(replay.tokens),
         surplus=surplus,
         requests=len(replay.tokens),
+        path=longest if name == "best_of_n" else path,
+        longest=longest,
         seconds=timed.seconds,
         host=timed.host(),
     )
@@ -140,6 +160,19 @@ def _record(policy: VllmPolicy, tree: Tree, whole_chains: bool, replay: Replay) 
             replay.tokens.append(tree.num_tokens[node])
 
 
+def _path(tree: Tree) -> int:
+    """Tokens that had to be written one after the other, waits for siblings included."""
+    slowest: dict[int, int] = {}
+    for node in range(1, len(tree)):
+        parent = tree.parent[node]
+        slowest[parent] = max(slowest.get(parent, 0), tree.num_tokens[node])
+    ends = {ROOT: 0}
+    for node in range(1, len(tree)):
+        parent = tree.parent[node]
+        ends[node] = ends[parent] + slowest[parent]
+    return max(ends.values())
+
+
 def run_raw(folder: Path, model: str, found: Sequence[tuple[Row, Replay]]) -> Iterator[Row]:
     """Time plain generation of the same tokens."""
     from vllm import LLM
@@ -148,7 +181,9 @@ def run_raw(folder: Path, model: str, found: Sequence[tuple[Row, Replay]]) -> It
     start = time.perf_counter()
     llm = LLM(**given)
     say(f"  the raw engine of {model} started in {time.perf_counter() - start:.0f} s")
-    _raw(llm, Replay([[5] * 20] * 64, [32] * 64), seeded=False)
+    rows = WARM * (8 if model == "tiny" else 64)
+    for is_seeded in (False, True):
+        _raw(llm, Replay([[5] * 20] * rows, [32] * rows), seeded=is_seeded)
     is_seeded_faster: bool | None = None
     for row, replay in found:
         if is_seeded_faster is None or row.concurrency >= 64:

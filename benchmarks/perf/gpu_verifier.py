@@ -21,12 +21,12 @@ from stepsearch.benchmarks.perf.gpu_setup import (
     say,
     search,
     strategies,
+    warm_up,
 )
 from stepsearch.benchmarks.perf.gpu_tax import free
 from stepsearch.benchmarks.perf.scoring import distinct
 from stepsearch.search.background import background
 from stepsearch.search.contracts import StepScores
-from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.tree import ROOT, Chain, Tree
 from stepsearch.search.types import Step
 from stepsearch.verifiers.transformers import TransformersVerifier
@@ -168,7 +168,7 @@ def pair_rows(folder: Path, model: str, load: int, n: int) -> list[PairRow]:
     verifier = verifier_of(folder, model, 0.42)
     rows = []
     try:
-        search(policy, verifier, BestOfN(n=8), 2, "warm-up")
+        warm_up(policy, verifier, model)
         for name in ("beam", "dvts"):
             together = search(policy, verifier, strategies(n)[name], load, name)
             alone = search(policy, free(), strategies(n)[name], load, f"again {name}")

@@ -75,7 +75,7 @@ def _model(size: Size, device: str, eos: int) -> Any:
         num_hidden_layers=size.layers,
         num_attention_heads=size.heads,
         num_key_value_heads=size.kv_heads,
-        max_position_embeddings=4096,
+        max_position_embeddings=8192,
         tie_word_embeddings=False,
         eos_token_id=eos,
         bos_token_id=eos,
