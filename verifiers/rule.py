@@ -11,8 +11,8 @@ from typing import Any
 from stepsearch.search.contracts import Aggregation, StepScores, VerifierSpec
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.tree import Chain
-from stepsearch.verifiers.equation_tokens import Number
-from stepsearch.verifiers.equations import Equation, check_equations
+from stepsearch.verifiers.equations.checker import Equation, check_equations
+from stepsearch.verifiers.equations.tokens import Number
 
 
 @dataclass(frozen=True, kw_only=True)

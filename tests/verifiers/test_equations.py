@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from stepsearch.verifiers.equations import check_equations
+from stepsearch.verifiers.equations.checker import check_equations
 
 
 def verdicts(text: str) -> list[str]:

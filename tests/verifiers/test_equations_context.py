@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepsearch.verifiers.equations import check_equations
+from stepsearch.verifiers.equations.checker import check_equations
 
 RIGHT = [
     "- 3 + 5 = 2",

@@ -19,7 +19,7 @@ from stepsearch.cli import main
 from stepsearch.search.contracts import FailureKind, ScoreFailure, StepScores, VerifierSpec
 from stepsearch.search.errors import VerifierError
 from stepsearch.search.tree import Chain
-from stepsearch.verifiers.equations import check_equations
+from stepsearch.verifiers.equations.checker import check_equations
 from stepsearch.verifiers.findings import order
 from stepsearch.verifiers.rule import RuleVerifier
 from stepsearch.verifiers.selfcheck import Report, check, require

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from stepsearch.search.canonical import canonical
 from stepsearch.search.task import Task
-from stepsearch.verifiers.equations import check_equations
+from stepsearch.verifiers.equations.checker import check_equations
 from stepsearch.verifiers.training.examples import Label
 
 Steps = Literal["outcome", "checker", "both"]

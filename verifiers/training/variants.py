@@ -16,7 +16,7 @@ from dataclasses import replace
 from fractions import Fraction
 from hashlib import blake2b
 
-from stepsearch.verifiers.equations import check_equations
+from stepsearch.verifiers.equations.checker import check_equations
 from stepsearch.verifiers.training.questions import Question, without_marks
 
 _MARK = re.compile(r"<<([^<>=]*)=([^<>]*)>>")

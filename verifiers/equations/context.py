@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepsearch.verifiers.equation_tokens import Token
-from stepsearch.verifiers.expression_words import POWERS
-from stepsearch.verifiers.expressions import Expression
+from stepsearch.verifiers.equations.expressions import Expression
+from stepsearch.verifiers.equations.tokens import Token
+from stepsearch.verifiers.equations.words import POWERS
 
 _DENIALS = {"wrong", "incorrect", "false", "untrue", "mistaken"}
 _ASSENTS = {"right", "correct", "true", "possible"}

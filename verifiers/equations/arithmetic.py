@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from stepsearch.verifiers.equation_tokens import Number
+from stepsearch.verifiers.equations.tokens import Number
 
 MAX_BITS = 2048
 """No numerator or denominator may grow longer: such an expression has no value."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from stepsearch.verifiers.arithmetic import SCALES, Scale, Unit, evaluate
-from stepsearch.verifiers.equation_tokens import Number, Token
-from stepsearch.verifiers.expressions import Expression
+from stepsearch.verifiers.equations.arithmetic import SCALES, Scale, Unit, evaluate
+from stepsearch.verifiers.equations.expressions import Expression
+from stepsearch.verifiers.equations.tokens import Number, Token
 
 
 def contradict(tokens: Sequence[Token], left: Expression, right: Expression) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepsearch.verifiers.arithmetic import SCALES, Unit
-from stepsearch.verifiers.equation_tokens import Number, Token
+from stepsearch.verifiers.equations.arithmetic import SCALES, Unit
+from stepsearch.verifiers.equations.tokens import Number, Token
 
 
 def word_set(words: str) -> frozenset[str]:

@@ -7,17 +7,17 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from stepsearch.verifiers.arithmetic import Code, Unit, evaluate
-from stepsearch.verifiers.equation_context import (
+from stepsearch.verifiers.equations.arithmetic import Code, Unit, evaluate
+from stepsearch.verifiers.equations.context import (
     is_listed,
     is_time_of_day_or_date,
     says_rounding,
     takes_power_in_words,
 )
-from stepsearch.verifiers.equation_tokens import Number, Token
-from stepsearch.verifiers.equation_units import contradict, mixes_units
-from stepsearch.verifiers.expression_words import is_operand
-from stepsearch.verifiers.expressions import Expression
+from stepsearch.verifiers.equations.expressions import Expression
+from stepsearch.verifiers.equations.tokens import Number, Token
+from stepsearch.verifiers.equations.units import contradict, mixes_units
+from stepsearch.verifiers.equations.words import is_operand
 
 Verdict = Literal["right", "wrong", "unchecked"]
 

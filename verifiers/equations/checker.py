@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from stepsearch.verifiers.equation_context import is_denied, with_minus
-from stepsearch.verifiers.equation_tokens import Number, Token, read_tokens
-from stepsearch.verifiers.equation_verdicts import Relation, Verdict, judge
-from stepsearch.verifiers.expression_words import is_operand, word_set
-from stepsearch.verifiers.expressions import Expression, parse_expression
+from stepsearch.verifiers.equations.context import is_denied, with_minus
+from stepsearch.verifiers.equations.expressions import Expression, parse_expression
+from stepsearch.verifiers.equations.tokens import Number, Token, read_tokens
+from stepsearch.verifiers.equations.verdicts import Relation, Verdict, judge
+from stepsearch.verifiers.equations.words import is_operand, word_set
 
 
 class Equation(NamedTuple):

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from stepsearch.verifiers.arithmetic import Code
-from stepsearch.verifiers.equation_tokens import Number, Token
-from stepsearch.verifiers.expression_words import WordReader, is_operand
+from stepsearch.verifiers.equations.arithmetic import Code
+from stepsearch.verifiers.equations.tokens import Number, Token
+from stepsearch.verifiers.equations.words import WordReader, is_operand
 
 _PRECEDENCE = {"(": 0, "+": 1, "-": 1, "*": 2, "/": 2, "neg": 3, "^": 4, "mixed": 5}
 

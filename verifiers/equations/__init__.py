@@ -1,0 +1,1 @@
+"""Equations as people write them in a step: found, read, calculated and judged; no model here."""
