@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from stepsearch.search.types import Solution, Usage
 
 _SETTING = r"(search|select|policy|verifier|task|budget|sampling|seed|settle|trace)(\.[\w.]+)?=\S*"
+_CONF = Path(__file__).parent / "conf"
 OK, NO_ANSWER, USAGE_ERROR, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
@@ -85,6 +87,8 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         help="solve one question",
         description="Solve one question. Settings are Hydra overrides: search=best_of_n "
         "search.n=16 budget.policy_tokens=4096 select=majority ...",
+        epilog=_choices(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     solve.add_argument("question", help="the question, or - to read it from standard input")
     solve.add_argument("overrides", nargs="*", default=[], metavar="SETTING=VALUE")
@@ -107,6 +111,17 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
     _add_processbench(commands)
     _add_audit(commands)
     return parser, commands.choices
+
+
+def _choices() -> str:
+    """What there is to choose from, by the names of the files that Hydra reads."""
+    lines = ["settings:"]
+    for group in ("search", "policy", "verifier", "task"):
+        names = sorted(path.stem for path in (_CONF / group).glob("*.yaml"))
+        text = textwrap.fill(" ".join(names), width=66).replace("\n", "\n" + " " * 14)
+        lines.append(f"  {group + '=':<12}{text}")
+    lines.append(f"  all others are explained in {_CONF / 'config.yaml'} and the folders beside it")
+    return "\n".join(lines)
 
 
 def _add_processbench(commands: Any) -> None:

@@ -9,6 +9,7 @@ from support.worlds import latency, random_policy
 
 from stepsearch import solve
 from stepsearch.cli import main
+from stepsearch.conf.build import options
 from stepsearch.show import render
 
 WORLD = ["hydra.searchpath=[pkg://support.worldconf]", "policy=world"]
@@ -55,6 +56,16 @@ def test_settings_and_options_in_any_order(capsys) -> None:
     shown = capsys.readouterr().err
     assert shown.startswith("usage: stepsearch solve ")
     assert "unrecognized arguments: --jsn" in shown
+
+
+def test_help_lists_what_there_is_to_choose_from(capsys) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["solve", "--help"])
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    for group in ("search", "policy", "verifier", "task"):
+        listed = shown.split(f"{group}=  ")[1].split("=  ")[0].split()
+        assert set(options(group)) <= set(listed)
 
 
 def test_settings_reach_the_search(capsys) -> None:
