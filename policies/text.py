@@ -11,8 +11,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
 from stepsearch.policies.sampling import Token
 from stepsearch.search.contracts import SamplingParams
@@ -26,7 +24,7 @@ _LONGEST_PERIOD = 128
 _SHORTEST_LOOP = 16
 _SHORTEST_MATCH = _SHORTEST_LOOP // 2
 _ID_BYTES = 4
-_KEPT = 4
+_LONGEST_CHARACTER = 4
 
 
 class IncrementalDecoder:
@@ -44,18 +42,29 @@ class IncrementalDecoder:
         self._decode = decode
         self._tail: list[int] = []
         self._clean = 0
+        self._whole = 0
         self._given = 0
 
     def push(self, token_id: int) -> str:
         """The text that became certain with a token; a character cut in half waits for its rest."""
-        return self.extend((token_id,))
+        return self._take((token_id,), self._decode([*self._tail, token_id]))
 
     def extend(self, token_ids: Sequence[int]) -> str:
-        """What pushing tokens one after the other gives together, for the price of two decodes."""
+        """What pushing tokens one after the other gives together, for the price of four decodes."""
         if not token_ids:
             return ""
+        head = token_ids[:-1]
+        text = self._decode([*self._tail, *head])
+        if text.endswith(_INCOMPLETE):
+            # A decoder of single bytes gives marks for all of them when the last are incomplete.
+            head = token_ids[:-_LONGEST_CHARACTER]
+            text = self._decode([*self._tail, *head])
+        new = self._take(head, text) if head else ""
+        return new + "".join(map(self.push, token_ids[len(head) :]))
+
+    def _take(self, token_ids: Sequence[int], text: str) -> str:
+        """Take in tokens, given the text of the tail and them; returns what became certain."""
         self._tail += token_ids
-        text = self._decode(self._tail)
         certain = text.rstrip(_INCOMPLETE)
         new = certain[self._given :]
         self._given = max(self._given, len(certain))
@@ -64,19 +73,20 @@ class IncrementalDecoder:
             # depend on whether it is the first.
             self._tail = self._tail[self._clean :]
             self._clean = len(self._tail)
-            self._given = len(self._decode(self._tail))
+            self._given = self._whole = len(self._decode(self._tail))
         return new
 
     def flush(self) -> str:
         """What is left when no token follows: incomplete characters as replacement marks."""
-        rest = self._decode(self._tail)[self._given :]
+        rest = self._decode(self._tail[self._clean :])[self._given - self._whole :]
         self._given += len(rest)
         return rest
 
     def copy(self) -> IncrementalDecoder:
         """An independent decoder in the same state."""
         twin = IncrementalDecoder(self._decode)
-        twin._tail, twin._clean, twin._given = list(self._tail), self._clean, self._given
+        twin._tail, twin._clean = list(self._tail), self._clean
+        twin._whole, twin._given = self._whole, self._given
         return twin
 
 
@@ -124,42 +134,42 @@ class LoopDetector:
             return None
         line = self._line + np.asarray(token_ids, np.int32).tobytes()
         self._line = line[-_ID_BYTES * _LONGEST_PERIOD * self._max_repeats :]
-        if not _may_loop(line, len(token_ids)):
-            return None
-        loops = self._loops(np.frombuffer(line, np.int32))[-len(token_ids) :]
-        return int(loops.argmax()) if loops.any() else None
+        first = len(line) - len(token_ids) * _ID_BYTES
+        for place in range(len(token_ids)):
+            if self._ends_in_loop(line, first + (place + 1) * _ID_BYTES):
+                return place
+        return None
 
-    def _loops(self, line: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """[tokens] whether the sequence up to each ends in a loop."""
-        padded = np.concatenate((np.full(_LONGEST_PERIOD, -1, np.int32), line))
-        before = sliding_window_view(padded, _LONGEST_PERIOD)[: len(line), ::-1]
-        places = np.arange(1, len(line) + 1)[:, None]
-        broken = np.where(before == line[:, None], 0, places)
-        matched = places - np.maximum.accumulate(broken, axis=0)
-        periods = np.arange(1, _LONGEST_PERIOD + 1)
-        enough = np.maximum(periods * (self._max_repeats - 1), _SHORTEST_LOOP - periods)
-        loops: NDArray[np.bool_] = np.asarray((matched >= enough).any(axis=1))
-        return loops
+    def _ends_in_loop(self, line: bytes, end: int) -> bool:
+        """Whether the tokens up to a byte end in a loop: then the last 8 were written before.
+
+        Where they were says how long the run must be; most tokens follow no such run and cost one
+        search for bytes.
+        """
+        start = end - _SHORTEST_MATCH * _ID_BYTES
+        if start < 0:
+            return False
+        last = line[start:end]
+        lowest = max(0, start - _LONGEST_PERIOD * _ID_BYTES)
+        found = line.rfind(last, lowest, end - 1)
+        while found >= 0:
+            period, shift = divmod(start - found, _ID_BYTES)
+            if not shift and self._repeats(line[:end], period):
+                return True
+            found = line.rfind(last, lowest, found + len(last) - 1)
+        return False
+
+    def _repeats(self, line: bytes, period: int) -> bool:
+        """Whether a sequence ends in enough repeats of a run of so many tokens."""
+        enough = max(period * (self._max_repeats - 1), _SHORTEST_LOOP - period)
+        before = line[-_ID_BYTES * (enough + period) : -_ID_BYTES * period]
+        return len(before) == enough * _ID_BYTES and line.endswith(before)
 
     def copy(self) -> LoopDetector:
         """An independent detector in the same state."""
         twin = LoopDetector(self._max_repeats)
         twin._line = self._line
         return twin
-
-
-def _may_loop(line: bytes, num_new: int) -> bool:
-    """Whether any of the new tokens can end a loop: then its last 8 were written before.
-
-    This looks for bytes, so that what no loop follows costs next to nothing; a hit proves nothing.
-    """
-    size, reach = _SHORTEST_MATCH * _ID_BYTES, _LONGEST_PERIOD * _ID_BYTES
-    first = max(0, len(line) - num_new * _ID_BYTES - size + _ID_BYTES)
-    for start in range(first, len(line) - size + 1, _ID_BYTES):
-        stop = start + size
-        if line.find(line[start:stop], max(0, start - reach), stop - _ID_BYTES) >= 0:
-            return True
-    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,10 +203,7 @@ class ChainReader:
 
     def read(self, token_ids: Sequence[int], texts: Sequence[str]) -> ChainReader:
         """Take in a chain of steps; returns itself."""
-        # In two parts: the decoder keeps the last, which continuations decode again.
-        for part in (token_ids[:-_KEPT], token_ids[-_KEPT:]):
-            if part:
-                self.decoder.extend(part)
+        self.decoder.extend(token_ids)
         self.loops.find(token_ids)
         self.last_texts = tuple(texts)
         return self

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tiny import VOCAB, tiny_tokenizer
+from tokenizers import Tokenizer, decoders, models
 
 from stepsearch.policies.chunks import ChunkCutter, find_endings
 from stepsearch.policies.sampling import Token
@@ -40,6 +41,21 @@ def _decode(ids: Any) -> str:
     text = TOKENIZER.decode(list(ids), clean_up_tokenization_spaces=False)
     assert isinstance(text, str)
     return text
+
+
+BYTES = Tokenizer(
+    models.BPE(
+        vocab={"<unk>": 0} | {f"<0x{byte:02X}>": 1 + byte for byte in range(256)},
+        merges=[],
+        byte_fallback=True,
+        unk_token="<unk>",
+    )
+)
+BYTES.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+
+
+def _decode_bytes(ids: Any) -> str:
+    return BYTES.decode(list(ids), skip_special_tokens=False)
 
 
 RULES = {
@@ -122,6 +138,23 @@ def test_extending_a_decoder_gives_what_pushing_gives(parts: list[list[int]], mo
     for ids in [*parts, more]:
         assert "".join(map(one.push, ids)) == many.extend(ids)
     assert one.flush() == many.flush()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=12), st.integers(0, 3), st.integers(1, 8))
+def test_a_decoder_of_single_bytes_keeps_what_is_whole(text: str, missing: int, size: int) -> None:
+    encoded = text.encode(errors="ignore")
+    ids = [1 + byte for byte in encoded[: len(encoded) - missing]]
+    one, many = IncrementalDecoder(_decode_bytes), IncrementalDecoder(_decode_bytes)
+    pushed = "".join(map(one.push, ids)) + one.flush()
+    chunks = [ids[i : i + size] for i in range(0, len(ids), size)]
+    assert "".join(map(many.extend, chunks)) + many.flush() == pushed
+
+
+def test_what_is_whole_is_given_before_a_character_is() -> None:
+    decoder = IncrementalDecoder(_decode_bytes)
+    ids = [1 + byte for byte in "x=\u221a\u221a".encode()[:-1]]
+    assert decoder.extend(ids) == "x=\u221a"
 
 
 @settings(max_examples=100, deadline=None)
