@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import hashlib
 import json
+import math
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from stepsearch.policies.vllm_engine import (
     known_settings,
     vllm_version,
 )
-from stepsearch.search.contracts import PolicySpec, Sample, SamplingParams
+from stepsearch.search.contracts import PolicySpec, Sample, SamplingParams, TextLogprobs
 from stepsearch.search.errors import ConfigurationError, PolicyError
 from stepsearch.search.tree import Chain
 from stepsearch.search.types import Step
@@ -190,6 +192,49 @@ class VllmPolicy:
                     yield piece
         except Exception as error:
             raise PolicyError(f"vLLM failed: {type(error).__name__}: {error}") from error
+
+    async def text_logprobs(self, chain: Chain, texts: Sequence[str]) -> TextLogprobs:
+        """How likely each text is behind the chain; see `WeighsTexts.text_logprobs`.
+
+        Raises:
+            PolicyError: the engine failed, or the chain's ids are unknown.
+        """
+        start = self._starts.prompt(chain.prompt) + self._starts.history(chain)
+        encoded = [tuple(self._starts.encode(text)) for text in texts]
+        if len(start) + max(map(len, encoded)) > self.engine.max_length:
+            return TextLogprobs((), 0, 0)
+        return await asyncio.wrap_future(self.engine.loop.submit(self._weigh(start, encoded)))
+
+    async def _weigh(self, start: Sequence[int], texts: Sequence[tuple[int, ...]]) -> TextLogprobs:
+        """One request for each place where a text goes on; what texts share is asked once."""
+        wanted: dict[tuple[int, ...], dict[int, None]] = {}
+        for ids in texts:
+            for place, token in enumerate(ids):
+                wanted.setdefault(ids[:place], {})[token] = None
+        asks = {
+            before: Ask(ids=[*start, *before], max_tokens=1, of_tokens=tuple(tokens))
+            for before, tokens in wanted.items()
+        }
+        # The first leaves its prefix in the cache for the others.
+        pieces: dict[tuple[int, ...], Piece] = {(): await self._answer(asks.pop(()))}
+        others = await asyncio.gather(*map(self._answer, asks.values()))
+        pieces.update(zip(asks, others, strict=True))
+        told = {
+            (before, token): logprob
+            for before, tokens in wanted.items()
+            for token, logprob in zip(tokens, pieces[before].of_tokens or (), strict=True)
+        }
+        values = (math.fsum(told[ids[:k], i] for k, i in enumerate(ids)) for ids in texts)
+        cached = sum(piece.cached or 0 for piece in pieces.values())
+        length = sum(len(start) + len(before) for before in pieces)
+        return TextLogprobs(tuple(values), length - cached, cached)
+
+    async def _answer(self, ask: Ask) -> Piece:
+        """The answer to a request that is not watched."""
+        async with contextlib.aclosing(self._generate(ask)) as pieces:
+            async for piece in pieces:
+                return piece
+        raise PolicyError("vLLM ended a request without a token")
 
     def prompt_ids(self, prompt: str) -> tuple[int, ...]:
         """The ids that a prompt is rendered to, before anything is sampled."""

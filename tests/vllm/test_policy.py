@@ -17,7 +17,7 @@ from support.vllm_settings import ENGINE
 from stepsearch import Budget, Engine, Problem, SamplingParams
 from stepsearch.policies.transformers import TransformersPolicy
 from stepsearch.search.background import background
-from stepsearch.search.contracts import Sample
+from stepsearch.search.contracts import Sample, TextLogprobs
 from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.strategies.mcts import Mcts
@@ -47,6 +47,35 @@ def root(question: str = QUESTIONS[0]) -> Chain:
 
 def test_it_keeps_the_contract(policy: Any) -> None:
     check_policy(policy)
+
+
+def test_texts_are_as_likely_as_on_transformers(policy: Any, folder: Path) -> None:
+    other = TransformersPolicy(
+        model=folder, prompt_format={"system": None}, device="cpu", dtype="float32"
+    )
+    (ours,) = sample(policy, root(), replace(NOISY, until="step"), [3])
+    tree = Tree(QUESTIONS[0])
+    chains = [tree.chain(ROOT)]
+    if ours.steps[0].stop == "step":
+        chains.append(tree.chain(tree.add(ROOT, ours.steps[0])))
+    texts = ["Verdict: correct", "Verdict: wrong", "x"]
+    for chain in chains:
+        found, expected = (weigh(p, chain, texts) for p in (policy, other))
+        assert found.values == pytest.approx(expected.values, abs=1e-4)
+        assert found.tokens is not None
+        assert found.tokens > 0
+
+
+def test_a_text_without_room_is_not_weighed(policy: Any) -> None:
+    assert weigh(policy, root(), ["x" * 2000]) == ((), 0, 0)
+
+
+def weigh(policy: Any, chain: Chain, texts: Sequence[str]) -> TextLogprobs:
+    async def run() -> TextLogprobs:
+        found: TextLogprobs = await policy.text_logprobs(chain, texts)
+        return found
+
+    return background.submit(run()).result(timeout=120)
 
 
 def test_greedy_chains_are_those_of_transformers(policy: Any, folder: Path) -> None:
