@@ -179,10 +179,7 @@ class VllmEngine:
         self._numbers = itertools.count()
         self._llm: Any = self.loop.submit(_start(settings)).result()
         atexit.register(_close, weakref.ref(self))
-        # What was imported stays: the collector would walk over a million objects again and again
-        # while requests are in flight, and everything waits meanwhile.
-        gc.collect()
-        gc.freeze()
+        _freeze()
         self._adapter = None if adapter is None else _lora(adapter)
         self.max_length = int(self._llm.model_config.max_model_len)
 
@@ -238,8 +235,31 @@ class VllmEngine:
         """End everything in flight and the engine's processes. Closing twice does nothing."""
         llm, self._llm = self._llm, None
         if llm is not None:
-            gc.unfreeze()
+            _unfreeze()
             self.loop.submit(_shut_down(llm)).result(timeout=60)
+
+
+_num_running = 0
+
+
+def _freeze() -> None:
+    """What was imported stays while an engine runs.
+
+    The collector would walk over a million objects again and again while requests are in flight,
+    and everything waits meanwhile.
+    """
+    global _num_running
+    _num_running += 1
+    gc.collect()
+    gc.freeze()
+
+
+def _unfreeze() -> None:
+    """The last engine has ended."""
+    global _num_running
+    _num_running -= 1
+    if not _num_running:
+        gc.unfreeze()
 
 
 def _close(engine: weakref.ref[VllmEngine]) -> None:

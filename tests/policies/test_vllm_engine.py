@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from stepsearch.policies.vllm_engine import EngineSettings, _batch_invariance, engine_arguments
+from stepsearch.policies import vllm_engine
+from stepsearch.policies.vllm_engine import (
+    EngineSettings,
+    VllmEngine,
+    _batch_invariance,
+    engine_arguments,
+)
 
 NAME = "VLLM_BATCH_INVARIANT"
 
@@ -40,3 +48,24 @@ def test_graphs_are_captured_up_to_the_largest_batch(
 ) -> None:
     arguments = engine_arguments(EngineSettings(model="m", **changes))
     assert arguments.get("max_cudagraph_capture_size") == expected
+
+
+def test_the_heap_stays_frozen_until_the_last_engine_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Engine:
+        model_config = SimpleNamespace(max_model_len=8, dtype="x")
+        errored = False
+
+        def shutdown(self) -> None:
+            pass
+
+    async def start(settings: EngineSettings) -> Engine:
+        return Engine()
+
+    monkeypatch.setattr(vllm_engine, "_start", start)
+    first, second = (VllmEngine(EngineSettings(model="m")) for _ in range(2))
+    assert gc.get_freeze_count() > 0
+    first.close()
+    first.close()
+    assert gc.get_freeze_count() > 0
+    second.close()
+    assert gc.get_freeze_count() == 0
