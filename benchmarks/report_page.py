@@ -32,7 +32,8 @@ _NOTES = {
     "verifiers": "AUROC within problems counts only pairs of candidates of one problem, which is "
     "what a selection can use. Correlations are with the number of characters, within problems.",
     "depth": "How well the score after so many steps tells whether that chain ends right.",
-    "coverage": "Problems are answered from the highest score of the solution down.",
+    "coverage": "Problems are answered from the highest score of the solution down; those without "
+    "an answer count as unanswered.",
 }
 _SHARES = ("accuracy", "baseline_accuracy", "pass", "difference", "coverage", "right")
 _LEFT_OUT = ("series",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import lru_cache
@@ -227,15 +228,22 @@ def _by_depth(samples: Samples, name: str, right: Floats) -> Table:
 
 
 def coverage_table(methods: Iterable[Method]) -> Table:
-    """Accuracy on the problems answered when the least certain are left unanswered."""
+    """Accuracy on the problems answered when the least certain are left unanswered.
+
+    Shares are of all problems whose answers can be judged, answered or not.
+    """
     table = []
     for method in methods:
-        rows = [r for r in method.first.rows if r["score"] != "" and r["right"] != ""]
-        if not rows:
+        gradable = [r for r in method.first.rows if r["right"] != ""]
+        answered = [r for r in gradable if r["score"] != "" and r["answer"] != ""]
+        if not answered:
+            table.append({"method": method.label, "coverage": 0.0, "accuracy": math.nan})
             continue
-        scores = np.array([float(r["score"]) for r in rows])
-        shares, accuracy = coverage(scores, np.array([r["right"] == "1" for r in rows]))
-        for at in dict.fromkeys(np.searchsorted(shares, np.array(_COVERAGES) - 1e-9).tolist()):
+        scores = np.array([float(r["score"]) for r in answered])
+        shares, accuracy = coverage(scores, np.array([r["right"] == "1" for r in answered]))
+        shares *= len(answered) / len(gradable)
+        places = np.searchsorted(shares, np.array(_COVERAGES) - 1e-9)
+        for at in dict.fromkeys(np.minimum(places, len(shares) - 1).tolist()):
             table.append(
                 {
                     "method": method.label,

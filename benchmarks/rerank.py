@@ -118,7 +118,8 @@ class Reranking:
         excluded: ids of problems whose gold answer cannot be read.
         sizes: numbers of samples to show, in ascending order.
         max_samples: samples of the largest problem.
-        num_short: problems with fewer samples than the largest.
+        num_short: problems with samples, but fewer than the largest has.
+        num_empty: problems without any; they have no answer.
         num_samples, num_answers: samples, and those that hold an answer.
         unscored: by verifier, samples it has no score for.
         grader: who graded.
@@ -132,6 +133,7 @@ class Reranking:
     sizes: list[int]
     max_samples: int
     num_short: int
+    num_empty: int
     num_samples: int
     num_answers: int
     unscored: Mapping[str, int]
@@ -162,6 +164,8 @@ def rerank(settings: RerankSettings) -> Reranking:
         apply_link(found, link)
     for scorer in scorers:
         scorer.require_probabilities(found.sources)
+    samples = [sample for problem in found.problems for sample in problem.samples]
+    _log.info("grading %d samples of %d problems", len(samples), len(found.problems))
     ballots = collect(found.problems, grader)
     reader = Reader(
         ballots,
@@ -170,7 +174,6 @@ def rerank(settings: RerankSettings) -> Reranking:
         is_disjoint=settings.is_disjoint,
     )
     rows, notes = _rows(settings, reader, scorers, found)
-    samples = [sample for problem in found.problems for sample in problem.samples]
     num_answers = sum(sample.answer is not None for sample in samples)
     if alarm := extraction_alarm(num_answers, len(samples)):
         notes.append(alarm)
@@ -181,7 +184,8 @@ def rerank(settings: RerankSettings) -> Reranking:
         excluded=kept.excluded,
         sizes=sizes,
         max_samples=ballots.width,
-        num_short=int((ballots.counts < ballots.width).sum()),
+        num_short=sum(0 < len(p.samples) < ballots.width for p in found.problems),
+        num_empty=sum(not p.samples for p in found.problems),
         num_samples=len(samples),
         num_answers=num_answers,
         unscored={name: sum(not s.scores.get(name) for s in samples) for name in names},
@@ -269,6 +273,7 @@ def as_json(result: Reranking) -> dict[str, Any]:
         "max_samples": result.max_samples,
         "mcnemar_samples": result.sizes[-1],
         "num_short": result.num_short,
+        "num_empty": result.num_empty,
         "num_samples": result.num_samples,
         "num_answers": result.num_answers,
         "unscored": dict(result.unscored),

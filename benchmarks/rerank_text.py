@@ -50,19 +50,25 @@ def render(result: Reranking) -> str:
 def _head(result: Reranking) -> list[str]:
     rate = result.num_answers / max(1, result.num_samples)
     lines = [
-        f"{result.num_problems} problems, up to {result.max_samples} samples each, "
-        f"{rate:.1%} with an answer; graded by {result.grader}"
+        f"{_count(result.num_problems, 'problem')}, up to {_count(result.max_samples, 'sample')}"
+        f" each, {rate:.1%} of them with an answer; graded by {result.grader}"
     ]
     if result.excluded:
         lines.append(f"left out, gold answer cannot be read: {len(result.excluded)} problems")
     if result.num_short:
         lines.append(f"{result.num_short} problems have fewer samples and count with all they have")
+    if result.num_empty:
+        lines.append(f"{_count(result.num_empty, 'problem')} without a sample, and so an answer")
     lines += [
         f"{name}: no score for {count} samples, which it does not choose"
         for name, count in result.unscored.items()
         if count
     ]
     return lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _foot(result: Reranking) -> list[str]:

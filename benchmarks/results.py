@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from stepsearch.benchmarks.grading import Gradable, Grader, extraction_alarm
-from stepsearch.benchmarks.run_folder import printable
+from stepsearch.benchmarks.run_folder import FAILED_STOPS, printable
 from stepsearch.benchmarks.statistics import Estimate, Outcomes, accuracies
 from stepsearch.search.aggregate import chain_value
 from stepsearch.search.select import SELECTIONS, Selection, candidates, choose
@@ -115,7 +115,7 @@ def summarize(rows: Sequence[Row], problems: Gradable) -> dict[str, Any]:
         "right": sum(row["right"] is True for row in rows),
         "undecided": [row["id"] for row in rows if row["right"] is None],
         "excluded": list(problems.excluded),
-        "failed": [row["id"] for row in rows if row["stop"].endswith("_failed")],
+        "failed": [row["id"] for row in rows if row["stop"] in FAILED_STOPS],
         "extraction_rate": num_answers / len(rows),
         "extraction_alarm": extraction_alarm(num_answers, len(rows)),
         "usage": {key: _total(rows, key) for key in USAGE},

@@ -101,6 +101,8 @@ class RunFolder:
         """What is solved already, by problem id. Failed problems are not, and are tried again."""
         found = {}
         for data in _complete_lines(self.path / TRACES):
+            if "stop" not in data:
+                raise TraceError(f"{self.path / TRACES}: a line is no trace; move the folder away")
             if data["stop"] not in FAILED_STOPS:
                 tokens = data["usage"]["policy_tokens"]
                 found[data["id"]] = Done(answer=data["answer"], policy_tokens=tokens)

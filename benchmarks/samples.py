@@ -14,7 +14,7 @@ from stepsearch.benchmarks.datasets import as_text
 from stepsearch.benchmarks.run_folder import FAILED_STOPS
 from stepsearch.search.aggregate import AGGREGATIONS, chain_scores
 from stepsearch.search.contracts import Aggregation, Range
-from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.errors import ConfigurationError, TraceError
 from stepsearch.search.select import candidates
 from stepsearch.search.task import Cutting, Task
 from stepsearch.search.trace import Trace, from_json
@@ -133,6 +133,8 @@ def _problems(
                 yield _from_trace(trace, task, found), trace
             else:
                 yield _from_row(data, task, separator), None
+        except TraceError as error:
+            raise TraceError(f"{path}, line {number}: {error}") from error
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
             raise ConfigurationError(f"{path}, line {number}: {reason}") from error
@@ -166,7 +168,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 def _fault(error: ValueError) -> str:
     """What is wrong with a line; the decoder counts lines within it, which would mislead."""
     if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg}, column {error.colno}"
+        return f"{error.msg}, column {min(error.pos, len(error.doc.rstrip())) + 1}"
     return str(error)
 
 

@@ -67,6 +67,10 @@ def _is_readable(override: str) -> bool:
 def _no_such_setting(key: str, known: Sequence[str]) -> str:
     """Of a part, its settings are shown, of the whole the names at the top."""
     group = key.split(".", 1)[0]
+    if key in known:
+        return (
+            f"{key}: not every {group} that is asked for has it; sweep those that do on their own"
+        )
     of_group = [name for name in known if name.startswith(f"{group}.")]
     if not of_group:
         top = [name for name in known if "." not in name]

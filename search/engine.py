@@ -26,7 +26,7 @@ from stepsearch.search.outage import patient
 from stepsearch.search.poll import Settle
 from stepsearch.search.provenance import describe
 from stepsearch.search.replay import require_resumable
-from stepsearch.search.requirements import require_fit, require_settle
+from stepsearch.search.requirements import require_fit, require_part, require_settle
 from stepsearch.search.run import Run, RunSettings, failed
 from stepsearch.search.select import Selection, require_floor, require_vote_weight
 from stepsearch.search.task import MathTask, Selecting, Task
@@ -89,6 +89,9 @@ class Engine:
             raise ConfigurationError(f"concurrency={concurrency} must be a number, at least 1")
         if not isinstance(seed, int):
             raise ConfigurationError(f"seed={seed!r} must be a whole number")
+        for name, part in (("policy", policy), ("search", strategy), ("verifier", verifier)):
+            if part is not None or name != "verifier":
+                require_part(name, part)
         spec = None if verifier is None else verifier.spec
         if select is None and spec is not None and isinstance(task, Selecting):
             select = task.select
@@ -130,7 +133,13 @@ class Engine:
         return await self._execute(self._start(problem))
 
     def asolve_many(self, problems: Iterable[Problem | str]) -> AsyncGenerator[Solution, None]:
-        """Solve problems concurrently on the caller's event loop; yield each as it finishes."""
+        """Solve problems concurrently on the caller's event loop; yield each as it finishes.
+
+        Raises:
+            ConfigurationError: `problems` is one problem, not several.
+        """
+        if isinstance(problems, str | Problem):
+            raise ConfigurationError(f"problems={problems!r:.100} is one problem; give a list")
         return each(self._solve_apart, problems, self._concurrency)
 
     def solve(
@@ -191,6 +200,9 @@ class Engine:
 
         `problems` is read on the engine's own thread, a few ahead of what was yielded. Closing the
         iterator, or Ctrl-C while waiting, cancels what is under way.
+
+        Raises:
+            ConfigurationError: `problems` is one problem, not several.
         """
         results: queue.SimpleQueue[Solution | BaseException | None] = queue.SimpleQueue()
         room = asyncio.Semaphore(self._concurrency)

@@ -9,6 +9,26 @@ from stepsearch.search.poll import SETTLE, Settle
 from stepsearch.search.select import Selection, default_selection, require_known, require_selection
 from stepsearch.search.types import Budget
 
+_NEEDED = {
+    "policy": ("spec", "sample"),
+    "search": ("run",),
+    "verifier": ("spec", "count_tokens", "score"),
+}
+
+
+def require_part(name: str, part: object) -> None:
+    """Check that an object can be a policy, a search or a verifier at all.
+
+    Raises:
+        ConfigurationError: it lacks what one must have.
+    """
+    if missing := [needed for needed in _NEEDED[name] if not hasattr(part, needed)]:
+        suite = "strategy" if name == "search" else name
+        raise ConfigurationError(
+            f"{name}: {type(part).__name__} has no {', '.join(missing)}; a {suite} has"
+            f" {', '.join(_NEEDED[name])} (stepsearch.testing.check_{suite} tells more)"
+        )
+
 
 def require_fit(
     verifier: VerifierSpec | None,

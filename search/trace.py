@@ -258,4 +258,8 @@ def read(path: str | Path) -> Iterator[Trace]:
                 continue
             except RecursionError as error:
                 raise TraceError(f"{path}, line {number}: nested too deeply") from error
-            yield from_json(data)
+            try:
+                trace = from_json(data)
+            except TraceError as error:
+                raise TraceError(f"{path}, line {number}: {error}") from error
+            yield trace

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from stepsearch.search.contracts import Policy, Strategy, Verifier
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.poll import Settle
+from stepsearch.search.requirements import require_part
 from stepsearch.search.select import Selection, require_known
 from stepsearch.search.task import Task
 from stepsearch.search.types import Budget, Problem, Solution
@@ -124,6 +125,10 @@ def engine_for(
     from stepsearch.conf.build import COMPONENTS, build_engine, load_config, require_complete
 
     objects: dict[str, Any] = {}
+    if isinstance(overrides, str):
+        raise ConfigurationError(
+            f"overrides={overrides!r} must be a list of texts, [{overrides!r}]"
+        )
     if verifier is None:
         verifier = "none"
     if not isinstance(budget, int | Budget | None):
@@ -150,6 +155,8 @@ def engine_for(
         if isinstance(part, str | int) or part is None:
             named[name] = part
         else:
+            if name in ("policy", "search", "verifier"):
+                require_part(name, part)
             objects[name] = part
     config = load_config([*_unless_given(named, overrides), *overrides])
     _refuse_lost(objects, overrides)

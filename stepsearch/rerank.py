@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from stepsearch.progress import told
 from stepsearch.sample_file import add_reader
 
 if TYPE_CHECKING:
@@ -51,23 +52,23 @@ def run(options: argparse.Namespace) -> int:
     from stepsearch.benchmarks.rerank import SELECTIONS, RerankSettings, as_json, rerank
     from stepsearch.benchmarks.rerank_text import parse_sizes, render
 
-    result = rerank(
-        RerankSettings(
-            samples=options.samples,
-            verifiers=options.verifier,
-            sizes=parse_sizes(options.n),
-            aggregations=options.aggregation,
-            selections=options.select or SELECTIONS,
-            links=options.link,
-            against=options.against,
-            task=options.task,
-            separator=options.separator,
-            is_disjoint=options.disjoint,
-            num_orders=options.orders,
-            num_resamples=options.resamples,
-            seed=options.seed,
-            overrides=options.overrides,
-        )
+    settings = RerankSettings(
+        samples=options.samples,
+        verifiers=options.verifier,
+        sizes=parse_sizes(options.n),
+        aggregations=options.aggregation,
+        selections=options.select or SELECTIONS,
+        links=options.link,
+        against=options.against,
+        task=options.task,
+        separator=options.separator,
+        is_disjoint=options.disjoint,
+        num_orders=options.orders,
+        num_resamples=options.resamples,
+        seed=options.seed,
+        overrides=options.overrides,
     )
+    with told("stepsearch.benchmarks", "stepsearch: %(message)s"):
+        result = rerank(settings)
     print(json.dumps(as_json(result)) if options.json else render(result))
     return 0

@@ -208,6 +208,19 @@ def failing(world: list[str], capfd, monkeypatch: pytest.MonkeyPatch) -> tuple[P
     return folder, failed
 
 
+def test_problems_that_the_search_itself_failed_are_told(
+    world: list[str], capfd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(self: object, session: object) -> None:
+        raise RuntimeError("no idea")
+
+    monkeypatch.setattr("stepsearch.search.strategies.best_of_n.BestOfN.run", run)
+    assert main(["bench", *world, "search.n=1"]) == 3
+    assert "12 problems failed" in capfd.readouterr().err
+    [folder] = folders(world)
+    assert len(summary(folder)["failed"]) == 12
+
+
 def test_failed_problems_are_tried_again(world: list[str], failing, capfd) -> None:
     folder, failed = failing
     assert main(["bench", *world, "search.n=1"]) == 0

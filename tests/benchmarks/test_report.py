@@ -13,6 +13,7 @@ from stepsearch import ConfigurationError
 from stepsearch.benchmarks import report as module
 from stepsearch.benchmarks.equal_compute import Baseline, compare
 from stepsearch.benchmarks.readout import Row
+from stepsearch.benchmarks.report_tables import coverage_table
 from stepsearch.benchmarks.run_data import Method, RunData, methods_of, read_runs
 from stepsearch.benchmarks.statistics import Outcomes
 from stepsearch.cli import main
@@ -221,3 +222,16 @@ def test_a_baseline_at_the_same_cost(cost: float, samples: float, accuracy: floa
         assert found.difference is not None
         assert found.baseline.value == pytest.approx(accuracy)
         assert found.difference.value == pytest.approx(0.5 - accuracy)
+
+
+def test_coverage_is_a_share_of_all_problems() -> None:
+    def method(label: str, *rows: tuple[str, str, str]) -> Method:
+        told = [{"answer": a, "score": score, "right": right} for a, score, right in rows]
+        run = RunData(path=Path(), settings={}, problems="", rows=told)
+        return Method(label=label, series=label, runs=(run,))
+
+    some = method("some", ("8", "0.9", "1"), ("", "", "0"), ("", "", "0"), ("9", "", ""))
+    none = method("none", ("", "", "0"))
+    first, last = coverage_table([some, none])
+    assert first == {"method": "some", "coverage": pytest.approx(1 / 3), "accuracy": 1.0}
+    assert (last["coverage"], np.isnan(last["accuracy"])) == (0.0, True)

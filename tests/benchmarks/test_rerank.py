@@ -11,6 +11,7 @@ from support.samples import QUICK, accuracy, problem, rows, said, write
 from stepsearch import ConfigurationError
 from stepsearch.benchmarks.grading import Grader
 from stepsearch.benchmarks.rerank import RerankSettings, as_json, rerank
+from stepsearch.benchmarks.rerank_text import render
 from stepsearch.search.select import choose
 from stepsearch.search.task import MathTask
 from stepsearch.search.types import Candidate
@@ -164,6 +165,16 @@ def test_problems_with_fewer_samples_count_with_all_they_have(tmp_path: Path) ->
     for label in ("pass", "best v"):
         assert accuracy(found[label]) == pytest.approx([0.75, 1.0])
     assert accuracy(found["weighted v"]) == pytest.approx([0.75, 1.0], abs=0.05)
+
+
+def test_problems_without_a_sample_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.jsonl", [problem("a", 1, said(1)), problem("b", 1), problem("c", 1)])
+    result = rerank(RerankSettings(samples=path, **QUICK))
+    assert (result.num_problems, result.num_empty, result.num_short) == (3, 2, 0)
+    assert result.lines[0].accuracy[0].value == pytest.approx(1 / 3)
+    text = render(result)
+    assert text.startswith("3 problems, up to 1 sample each, 100.0% of them with an answer;")
+    assert "\n2 problems without a sample, and so an answer\n" in text
 
 
 def test_an_alarm_when_few_answers_can_be_read(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from support.worlds import random_policy
 
-from stepsearch import ConfigurationError, ModelNotFoundError, asolve, solve
+from stepsearch import ConfigurationError, Engine, ModelNotFoundError, asolve, solve
 from stepsearch.cli import main
+from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.verifiers.rule import RuleVerifier
 
 WORLD = ["hydra.searchpath=[pkg://support.worldconf]", "policy=world"]
@@ -219,3 +220,33 @@ def test_ctrl_c_while_modules_load_is_one_line(
     script = INTERRUPTED.format(module=module, arguments=arguments)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, f"stepsearch: interrupted{after}\n")
+
+
+class Nothing:
+    """Is none of the parts."""
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ("policy", "Nothing has no spec, sample; a policy has"),
+        ("verifier", "Nothing has no spec, count_tokens, score; a verifier has"),
+        ("search", "Nothing has no run; a strategy has"),
+    ],
+)
+def test_objects_that_are_no_such_part(part: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        solve("q", **{part: Nothing()})
+
+
+def test_parts_of_an_engine_are_asked_for_alike() -> None:
+    with pytest.raises(ConfigurationError, match="policy: NoneType has no spec, sample"):
+        Engine(policy=None, strategy=BestOfN())  # type: ignore[arg-type]
+
+
+def test_one_text_is_not_several() -> None:
+    with pytest.raises(ConfigurationError, match=r"overrides='search.n=4' must be a list"):
+        solve("q", overrides="search.n=4")
+    engine = Engine(policy=random_policy(), strategy=BestOfN(n=1))
+    with pytest.raises(ConfigurationError, match="problems='abc' is one problem; give a list"):
+        list(engine.solve_many("abc"))
