@@ -104,14 +104,13 @@ def _depends_on(settings: LabelSettings) -> dict[str, Any]:
 
 
 def _left(settings: LabelSettings, journal: Journal) -> list[Row]:
-    return [row for row in read_lines(settings.samples) if str(row["id"]) not in journal.done]
+    return journal.left(read_lines(settings.samples))
 
 
 def _label_by_hand(settings: LabelSettings, journal: Journal) -> None:
     taxonomy = DEFAULT if settings.taxonomy is None else load_taxonomy(settings.taxonomy)
-    for row in from_hand(read_lines(settings.samples), settings.layout, taxonomy):
-        if row["id"] not in journal.done:
-            journal.append(row)
+    for row in journal.left(from_hand(read_lines(settings.samples), settings.layout, taxonomy)):
+        journal.append(row)
 
 
 def _label_by_rollouts(settings: LabelSettings, journal: Journal, policy: Policy) -> None:

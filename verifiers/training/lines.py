@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -11,6 +13,9 @@ from typing import IO, Any
 from stepsearch.search.errors import ConfigurationError
 
 Row = dict[str, Any]
+MADE_OF = "made_of"
+"""Where a row of a stage holds the hash of the row that it was made of."""
+_KEPT = ("id", "group", "source", "problem", "answer", MADE_OF)
 
 
 def read_lines(path: str | Path) -> Iterator[Row]:
@@ -50,8 +55,18 @@ def _row(path: Path, number: int, line: str) -> Row:
     return row
 
 
+def kept_of(row: Mapping[str, Any]) -> Row:
+    """What a labelled row keeps of the row of samples that it was made of."""
+    return {key: row[key] for key in _KEPT if key in row}
+
+
+def digest_of(row: Mapping[str, Any]) -> str:
+    """Hash of a row, 16 hex digits, whatever the order of its keys."""
+    return blake2b(json.dumps(row, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
 class Journal:
-    """The output of a stage: one row per key, each on disk before the next one is made.
+    """The output of a stage: a row for each it is given, on disk before the next one is made.
 
     A file that was cut off within a line loses that line only. The settings stand beside it, so
     that rows made with other settings are never mixed in. When a stage fails before its first row,
@@ -61,9 +76,6 @@ class Journal:
         path: the file; `PATH.settings.json` is beside it.
         settings: what the rows depend on.
 
-    Attributes:
-        done: keys of the rows that are there.
-
     Raises:
         ConfigurationError: the file was made with other settings.
     """
@@ -72,10 +84,10 @@ class Journal:
         self.path = Path(path).expanduser()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._require_same(json.loads(json.dumps(settings, default=str)))
-        self.done: set[str] = set()
+        self._done = Counter[tuple[str, str | None]]()
         if self.path.exists():
             self._drop_torn_line()
-            self.done = {str(row["id"]) for row in read_lines(self.path)}
+            self._done.update(map(_key, read_lines(self.path)))
         self._file: IO[str] = self.path.open("a", encoding="utf-8")
 
     @property
@@ -101,11 +113,37 @@ class Journal:
             with self.path.open("r+b") as file:
                 file.truncate(whole)
 
+    def left(self, rows: Iterable[Mapping[str, Any]]) -> list[Row]:
+        """The rows of which nothing was made yet, each with its hash at `made_of`.
+
+        Several may have the same `id`: as many are left as are missing.
+
+        Raises:
+            ConfigurationError: what is there was made of another row with the same `id`.
+        """
+        done, given, left = Counter(self._done), set[tuple[str, str | None]](), []
+        for row in rows:
+            marked = {**row, MADE_OF: digest_of(row)}
+            key = _key(marked)
+            given.add(key)
+            if done[key]:
+                done[key] -= 1
+            else:
+                left.append(marked)
+        names = {name for name, _ in given}
+        for name, _ in self._done.keys() - given:
+            if name in names:
+                raise ConfigurationError(
+                    f"{self.path}: what is there of {name!r} was made of another row than the one "
+                    "that is given with this id; give another out=, or remove the file"
+                )
+        return left
+
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add a row, whose `id` is its key."""
+        """Add what was made of a row that was left; it has the same `id` and `made_of`."""
         self._file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
         self._file.flush()
-        self.done.add(str(row["id"]))
+        self._done[_key(row)] += 1
 
     def __enter__(self) -> Journal:
         return self
@@ -117,6 +155,10 @@ class Journal:
         where: TracebackType | None,
     ) -> None:
         self._file.close()
-        if error is not None and not self.done:  # the next attempt may have other settings
+        if error is not None and not self._done:  # the next attempt may have other settings
             self.path.unlink(missing_ok=True)
             self._settings_file.unlink(missing_ok=True)
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, str | None]:
+    return str(row["id"]), row.get(MADE_OF)

@@ -17,6 +17,7 @@ from stepsearch.search.task import Task
 from stepsearch.search.tree import ROOT, Chain, Tree
 from stepsearch.search.types import Step
 from stepsearch.verifiers.training.examples import Label
+from stepsearch.verifiers.training.lines import kept_of
 from stepsearch.verifiers.training.rollouts import Rollouts, seeds_of
 
 Value = Literal["soft", "hard"]
@@ -62,10 +63,7 @@ class RolloutLabels:
                 )
             name = f"{row['id']}\x00{number}"
             solutions.append(await self._label(tree, name, sample, str(row["answer"])))
-        kept = {
-            key: row[key] for key in ("id", "group", "source", "problem", "answer") if key in row
-        }
-        return kept | {"solutions": solutions}
+        return kept_of(row) | {"solutions": solutions}
 
     async def _label(
         self, tree: Tree, name: str, sample: Mapping[str, Any], gold: str

@@ -10,6 +10,7 @@ from stepsearch.search.canonical import canonical
 from stepsearch.search.task import Task
 from stepsearch.verifiers.equations.checker import check_equations
 from stepsearch.verifiers.training.examples import Label
+from stepsearch.verifiers.training.lines import kept_of
 
 Steps = Literal["outcome", "checker", "both"]
 
@@ -35,10 +36,7 @@ class OutcomeLabels:
         """A labelled row out of a row of samples."""
         gold = str(row["answer"])
         solutions = [self._label(sample["text"], gold) for sample in row["samples"]]
-        kept = {
-            key: row[key] for key in ("id", "group", "source", "problem", "answer") if key in row
-        }
-        return kept | {"solutions": [s for s in solutions if s["steps"]]}
+        return kept_of(row) | {"solutions": [s for s in solutions if s["steps"]]}
 
     def _label(self, text: str, gold: str) -> dict[str, Any]:
         steps = split_steps(text, self.separator)

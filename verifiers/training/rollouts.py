@@ -100,21 +100,26 @@ def sample(
     settings = {"n": n, "seed": seed, "sampling": asdict(sampling), "task": task.name}
     settings["policy"] = policy.spec.name
 
-    async def row(question: Question) -> Row:
+    async def row(question: Row) -> Row:
         rollouts = Rollouts(policy=policy, sampling=sampling)
-        seeds = seeds_of(seed, question.id, n)
-        chain = Tree(question.problem, task.word(question.problem)).chain(ROOT)
+        seeds = seeds_of(seed, question["id"], n)
+        chain = Tree(question["problem"], task.word(question["problem"])).chain(ROOT)
         samples = await rollouts(chain, seeds)
-        plain = question.to_row()
-        del plain["solution"]
         found = [_plain(s, i, token_ids) for s, i in zip(samples, seeds, strict=True)]
-        return plain | {"samples": found, "usage": rollouts.usage()}
+        return question | {"samples": found, "usage": rollouts.usage()}
 
     with Journal(out, settings) as journal:
-        left = [q for q in read_questions(questions) if q.id not in journal.done]
+        left = journal.left(_unsolved(q) for q in read_questions(questions))
         work = _write(each(row, left, concurrency), journal, len(left), "sample")
         background.submit(work).result()
         return journal.path
+
+
+def _unsolved(question: Question) -> Row:
+    """The question without its worked solution, on which samples do not depend."""
+    row = question.to_row()
+    del row["solution"]
+    return row
 
 
 def _plain(steps: Sequence[Step], seed: int, token_ids: bool) -> dict[str, Any]:
