@@ -110,23 +110,29 @@ class _Prefix:
 
 
 async def _bisect(prefix: _Prefix, count: int, outcome: float | None) -> list[Label]:
-    """1 before the first step from which nothing ends right, 0 from it on.
+    """1 before the first step from which nothing ends right, 0 from it on, None where unknown.
 
     A right solution needs no rollouts: every prefix of it can end right. One whose every prefix
-    can still end right has its error in the last step.
+    can still end right has its error in the last step. Where no continuation could be graded, the
+    prefixes next to it are looked at; what none of them settles stays unknown.
     """
     if outcome is None:
         return [None] * count
     if outcome == 1:
         return [1.0] * count
     good, bad = 0, count + 1  # prefixes of length `good` can end right, of length `bad` cannot
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        if await prefix.value(middle):
+    unknown = set[int]()
+    while left := [length for length in range(good + 1, bad) if length not in unknown]:
+        middle = min(left, key=lambda length: abs(length - (good + bad) // 2))
+        value = await prefix.value(middle)
+        if value is None:
+            unknown.add(middle)
+        elif value:
             good = middle
         else:
             bad = middle
-    return [1.0 if length < bad else 0.0 for length in range(1, count + 1)]
+    known: list[Label] = [1.0] * good + [None] * (bad - good - 1) + [0.0] * (count + 1 - bad)
+    return known
 
 
 def _steps(sample: Mapping[str, Any]) -> list[Step]:

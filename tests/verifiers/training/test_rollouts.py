@@ -51,8 +51,9 @@ def row(*steps: str) -> dict[str, Any]:
 
 def labels(given: dict[str, Any], **settings: Any) -> tuple[list[Any], RolloutLabels]:
     policy = settings.pop("policy", Spoiled())
+    task = settings.pop("task", get_task("math"))
     rollouts = Rollouts(policy=policy, sampling=END)
-    label = RolloutLabels(rollouts=rollouts, task=get_task("math"), **settings)
+    label = RolloutLabels(rollouts=rollouts, task=task, **settings)
     found = asyncio.run(label(given))
     return found["solutions"][0]["labels"], label
 
@@ -75,6 +76,57 @@ def test_bisection_finds_the_first_error_with_fewer_rollouts(first: int) -> None
     found, label = labels(row(*steps), k=2, bisects=True)
     assert found == [1.0 if i < min(first, 7) else 0.0 for i in range(8)]
     assert label.rollouts.num_rollouts == 2 * 3 < label.num_full == 2 * 7
+
+
+class Undecided(Spoiled):
+    """Continuations of prefixes of some lengths end in an answer that nobody can grade."""
+
+    def __init__(self, *lengths: int) -> None:
+        super().__init__()
+        self.lengths = lengths
+
+    async def sample(
+        self, chains: Sequence[Chain], seeds: Sequence[int], params: SamplingParams
+    ) -> AsyncIterator[Sample]:
+        unclear = (Step(text="#### ?", token_ids=(1,), stop="eos"),)
+        async for found in super().sample(chains, seeds, params):
+            is_unclear = len(chains[found.request].texts) in self.lengths
+            yield found._replace(steps=unclear) if is_unclear else found
+
+
+class Undeciding:
+    """The task `math`, but that it cannot grade "?"."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(get_task("math"), name)
+
+    def grade(self, text: str, gold: str) -> bool | None:
+        return None if text.endswith("?") else get_task("math").grade(text, gold)
+
+
+@pytest.mark.parametrize("bisects", [True, False])
+@pytest.mark.parametrize(
+    ("steps", "lengths", "expected"),
+    [
+        (["ok", "ok"], (1, 2), [None, None, 0]),
+        (["ok", "ok", "bad", "bad"], (2,), [1, None, 0, 0, 0]),
+        (["ok", "ok", "ok", "bad"], (2, 3), [1, None, None, 0, 0]),
+        (["ok", "ok", "bad", "bad"], (3,), [1, 1, None, 0, 0]),
+    ],
+)
+def test_what_cannot_be_graded_is_not_labelled(
+    bisects: bool, steps: list[str], lengths: tuple[int, ...], expected: list[float | None]
+) -> None:
+    policy, task = Undecided(*lengths), Undeciding()
+    found, _ = labels(row(*steps, "#### 0"), policy=policy, task=task, k=2, bisects=bisects)
+    assert found == expected
+
+
+def test_bisection_goes_round_what_cannot_be_graded() -> None:
+    steps = ["ok", "ok", "ok", "ok", "ok", "bad", "bad", "#### 0"]
+    found, label = labels(row(*steps), policy=Undecided(4), task=Undeciding(), k=2, bisects=True)
+    assert found == [1, 1, 1, 1, 1, 0, 0, 0]
+    assert label.rollouts.num_rollouts < label.num_full
 
 
 def test_bisection_asks_nothing_of_a_right_solution() -> None:
