@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
@@ -64,15 +65,23 @@ class Encoded(NamedTuple):
     source: int
 
 
-def labelled_of(rows: Iterable[dict[str, Any]]) -> Iterator[Labelled]:
+def labelled_of(
+    rows: Iterable[dict[str, Any]], source: str | Path = "the labelled solutions"
+) -> Iterator[Labelled]:
     """Labelled solutions of a labelled file: one row per question; see docs/training.md.
 
+    Args:
+        rows: of the file.
+        source: the file, for messages.
+
     Raises:
-        ConfigurationError: a row has another form.
+        ConfigurationError: a row has another form, or a label is no number from 0 to 1.
     """
     for number, row in enumerate(rows, start=1):
         try:
             for solution in row["solutions"]:
+                for label in (*solution["labels"], solution.get("outcome")):
+                    _require_label(label, f"{source}, row {number}")
                 yield Labelled(
                     id=str(row["id"]),
                     group=str(row.get("group", row["id"])),
@@ -84,9 +93,17 @@ def labelled_of(rows: Iterable[dict[str, Any]]) -> Iterator[Labelled]:
                 )
         except (KeyError, TypeError) as error:
             raise ConfigurationError(
-                f"row {number} of the labelled solutions has no {error}; `stepsearch label` writes "
-                'rows of {"id", "problem", "solutions": [{"steps", "labels", "outcome"}]}'
+                f"{source}, row {number} has no {error}; `stepsearch label` writes rows of "
+                '{"id", "problem", "solutions": [{"steps", "labels", "outcome"}]}'
             ) from error
+
+
+def _require_label(label: Any, where: str) -> None:
+    is_number = isinstance(label, int | float) and not isinstance(label, bool)
+    if label is not None and not (is_number and 0 <= label <= 1):
+        raise ConfigurationError(
+            f"{where}: {label!r} is no label; a label is a number from 0 to 1, or null"
+        )
 
 
 def balanced(solutions: Sequence[Labelled], per_class: int, seed: int) -> list[Labelled]:

@@ -140,12 +140,12 @@ def _train(
     if form.head != HeadFormat(**_HEAD):  # type: ignore[arg-type]
         raise ConfigurationError(f"format.head must be {_HEAD}: that is what training makes")
     started = time.perf_counter()
+    solutions = [s for path in settings.labelled for s in labelled_of(read_lines(path), path)]
     tokenizer = load_tokenizer(settings.base)
     if isinstance(form, StepFormat):
         encoder = step_encoder(form, tokenizer)
     else:
         encoder = outcome_encoder(form, tokenizer)
-    solutions = [s for path in settings.labelled for s in labelled_of(read_lines(path))]
     held = [s for s in solutions if is_held_out(s.group, settings.held_out)]
     taught = [s for s in solutions if not is_held_out(s.group, settings.held_out)]
     taught = balanced(taught, settings.per_class, settings.optimisation.seed)

@@ -13,6 +13,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from support.tiny import save_tiny
 
+from stepsearch.cli import main
 from stepsearch.conf.build import build, load_config
 from stepsearch.conf.stages import load_stage
 from stepsearch.search.errors import ConfigurationError, ModelNotFoundError
@@ -161,6 +162,34 @@ def test_going_on_from_an_adapter_begins_with_its_weights(base: Path, tmp_path: 
     named = {n.replace(".default", ""): p for n, p in model.named_parameters() if "lora_" in n}
     assert named.keys() == stored.keys()
     assert all(bool((named[n] == t.float()).all()) for n, t in stored.items())
+
+
+@pytest.mark.parametrize("kind", ["prm", "orm"])
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"labels": [1, 7]}, "7 is no label"),
+        ({"labels": [1, "x"]}, "'x' is no label"),
+        ({"labels": [True, -0.1]}, "True is no label"),
+        ({"labels": [None, float("nan")]}, "nan is no label"),
+        ({"outcome": 5}, "5 is no label"),
+    ],
+)
+def test_labels_that_are_none(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    changes: dict[str, Any],
+    told: str,
+) -> None:
+    good: dict[str, Any] = {"steps": ["a", "b"], "labels": [0.5, None], "outcome": None}
+    rows = [{"id": "q", "problem": "p", "solutions": [s]} for s in (good, good | changes)]
+    path = tmp_path / "l.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["train", kind, f"labelled={path}", f"out={tmp_path}/out"]) == 2
+    error = capsys.readouterr().err
+    assert f"stepsearch: {path}, row 2: {told}; a label is a number from 0 to 1, or null" in error
+    assert error.count("\n") == 1
 
 
 def test_settings_that_do_not_fit(base: Path, labelled: Path, tmp_path: Path) -> None:
