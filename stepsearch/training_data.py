@@ -51,7 +51,8 @@ def _sample(settings: dict[str, Any]) -> Any:
     from stepsearch.conf.build import build
     from stepsearch.verifiers.training.rollouts import sample
 
-    return sample(**settings | {"policy": build(settings, "policy")})
+    policy = {"policy": build(settings, "policy"), "policy_config": _plain(settings["policy"])}
+    return sample(**settings | policy)
 
 
 def _label(settings: dict[str, Any]) -> Any:
@@ -60,4 +61,13 @@ def _label(settings: dict[str, Any]) -> Any:
     from stepsearch.verifiers.training.labelling import LabelSettings, label
 
     config = settings.pop("policy")
-    return label(LabelSettings(**settings), lambda: build({"policy": config}, "policy"))
+    return label(
+        LabelSettings(**settings), lambda: build({"policy": config}, "policy"), _plain(config)
+    )
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+
+    found: Any = OmegaConf.to_container(config, resolve=True)
+    return dict(found)

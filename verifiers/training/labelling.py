@@ -19,15 +19,16 @@ from stepsearch.search.batching import each
 from stepsearch.search.contracts import Policy, SamplingParams
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.task import Task, get_task
-from stepsearch.verifiers.training.hand import DEFAULT, Layout, from_hand, load_taxonomy
+from stepsearch.verifiers.training.hand import DEFAULT, Layout, Taxonomy, from_hand, load_taxonomy
 from stepsearch.verifiers.training.lines import Journal, Row, read_lines
 from stepsearch.verifiers.training.monte_carlo import RolloutLabels, Value
 from stepsearch.verifiers.training.outcome import OutcomeLabels, Steps
 from stepsearch.verifiers.training.rollouts import Rollouts, write_all
+from stepsearch.verifiers.training.settings import settings_of_policy, settings_of_task
 
 _log = logging.getLogger(__name__)
 Method = Literal["outcome", "checker", "both", "monte_carlo", "bisection", "hand"]
-_WITHOUT_MODEL = ("outcome", "checker", "both")
+_WITH_MODEL = ("monte_carlo", "bisection")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,28 +72,35 @@ class LabelSettings:
             )
 
 
-def label(settings: LabelSettings, load_policy: Callable[[], Policy]) -> Path:
+def label(
+    settings: LabelSettings, load_policy: Callable[[], Policy], policy_config: Mapping[str, Any]
+) -> Path:
     """Label all samples that are not labelled yet; returns the file.
 
     Args:
         settings: what and how.
         load_policy: gives the policy; called for the methods with rollouts only.
+        policy_config: what it is built from.
 
     Raises:
         ConfigurationError: a setting or file does not fit.
         PolicyError: the policy failed.
     """
-    with Journal(settings.out, _depends_on(settings)) as journal:
-        if settings.method == "hand":
+    depends_on = _depends_on(settings)
+    policy = load_policy() if settings.method in _WITH_MODEL else None
+    if policy is not None:
+        depends_on["policy"] = settings_of_policy(policy, policy_config)
+    with Journal(settings.out, depends_on) as journal:
+        if policy is not None:
+            _label_by_rollouts(settings, journal, policy)
+        elif settings.method == "hand":
             _label_by_hand(settings, journal)
-        elif settings.method in _WITHOUT_MODEL:
+        else:
             labels = OutcomeLabels(
                 task=settings.task, steps=cast(Steps, settings.method), separator=settings.separator
             )
             for labelled in _apply(labels, _left(settings, journal), settings.workers):
                 journal.append(labelled)
-        else:
-            _label_by_rollouts(settings, journal, load_policy())
         _tell(journal.path)
         return journal.path
 
@@ -100,7 +108,16 @@ def label(settings: LabelSettings, load_policy: Callable[[], Policy]) -> Path:
 def _depends_on(settings: LabelSettings) -> dict[str, Any]:
     skipped = ("samples", "out", "task", "workers", "concurrency", "sampling")
     plain = {k: getattr(settings, k) for k in settings.__slots__ if k not in skipped}
-    return plain | {"task": settings.task.name, "sampling": asdict(settings.sampling)}
+    if settings.method == "hand":
+        plain["taxonomy"] = _taxonomy(settings)
+    return plain | {
+        "task": settings_of_task(settings.task),
+        "sampling": asdict(settings.sampling),
+    }
+
+
+def _taxonomy(settings: LabelSettings) -> Taxonomy:
+    return DEFAULT if settings.taxonomy is None else load_taxonomy(settings.taxonomy)
 
 
 def _left(settings: LabelSettings, journal: Journal) -> list[Row]:
@@ -108,8 +125,8 @@ def _left(settings: LabelSettings, journal: Journal) -> list[Row]:
 
 
 def _label_by_hand(settings: LabelSettings, journal: Journal) -> None:
-    taxonomy = DEFAULT if settings.taxonomy is None else load_taxonomy(settings.taxonomy)
-    for row in journal.left(from_hand(read_lines(settings.samples), settings.layout, taxonomy)):
+    rows = from_hand(read_lines(settings.samples), settings.layout, _taxonomy(settings))
+    for row in journal.left(rows):
         journal.append(row)
 
 

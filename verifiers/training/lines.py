@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.verifiers.training.settings import changed
 
 Row = dict[str, Any]
 MADE_OF = "made_of"
@@ -98,10 +99,9 @@ class Journal:
         beside = self._settings_file
         if self.path.exists() and beside.exists():
             before = json.loads(beside.read_text(encoding="utf-8"))
-            changed = sorted(k for k in {*before, *settings} if before.get(k) != settings.get(k))
-            if changed:
+            if names := changed(before, settings):
                 raise ConfigurationError(
-                    f"{self.path} was made with other settings ({', '.join(changed)}); give "
+                    f"{self.path} was made with other settings ({', '.join(names)}); give "
                     "another out=, or remove the file"
                 )
         beside.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from stepsearch.search.tree import ROOT, Chain, Tree
 from stepsearch.search.types import Step
 from stepsearch.verifiers.training.lines import Journal, Row
 from stepsearch.verifiers.training.questions import Question, read_questions
+from stepsearch.verifiers.training.settings import settings_of_policy, settings_of_task
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +76,7 @@ def seeds_of(run_seed: int, name: str, count: int) -> list[int]:
 def sample(
     *,
     policy: Policy,
+    policy_config: Mapping[str, Any],
     questions: str,
     out: str,
     n: int,
@@ -87,7 +89,8 @@ def sample(
     """The stage `sample`: `n` solutions of every question that has none yet; returns the file.
 
     A row is the question with `samples`, each with its `text`, `seed`, `stop`, number of `tokens`
-    and, with `token_ids`, the ids of every step, which rollouts go on from.
+    and, with `token_ids`, the ids of every step, which rollouts go on from. `policy_config` is what
+    the policy was built from: what is there must have been made with the same.
 
     Raises:
         ConfigurationError: a setting or file does not fit.
@@ -97,8 +100,14 @@ def sample(
         raise ConfigurationError(f"n={n} and concurrency={concurrency} must be at least 1")
     if sampling.until != "end":
         raise ConfigurationError("sampling.until must be end: whole solutions are sampled")
-    settings = {"n": n, "seed": seed, "sampling": asdict(sampling), "task": task.name}
-    settings["policy"] = policy.spec.name
+    settings = {
+        "n": n,
+        "seed": seed,
+        "token_ids": token_ids,
+        "sampling": asdict(sampling),
+        "task": settings_of_task(task),
+        "policy": settings_of_policy(policy, policy_config),
+    }
 
     async def row(question: Row) -> Row:
         rollouts = Rollouts(policy=policy, sampling=sampling)

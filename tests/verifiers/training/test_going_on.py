@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stepsearch.cli import main
+from stepsearch.search.contracts import PolicySpec
 from stepsearch.verifiers.training.lines import read_lines, write_lines
+from stepsearch.verifiers.training.settings import changed, settings_of_policy
 
 NAMED = [
     {"id": "q1", "problem": "p", "steps": ["a", word], "labels": ["good", mark]}
@@ -18,6 +21,13 @@ SAMPLED: list[dict[str, Any]] = [
     {"id": name, "problem": "p", "answer": "1", "samples": [{"text": text}]}
     for name, text in (("a", "#### 1"), ("a", "#### 2"), ("b", "#### 1"))
 ]
+
+
+WORLD = ("hydra.searchpath=[pkg://support.worldconf]", "policy=world")
+
+
+def sample(folder: Path, *settings: str) -> int:
+    return main(["sample", f"questions={folder}/q.jsonl", f"out={folder}/s.jsonl", *settings])
 
 
 def label(folder: Path, *settings: str) -> int:
@@ -58,3 +68,64 @@ def test_labels_of_other_samples_are_refused(
     assert label(tmp_path) == 2
     assert "what is there of 'b' was made of another row" in capsys.readouterr().err
     assert len(list(read_lines(tmp_path / "l.jsonl"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("policy.branching=7", "policy.branching"),
+        ("+policy.num_parameters=7", "policy.num_parameters, policy.spec.num_parameters"),
+        ('task.instruction="Say it."', "task.instruction"),
+        ("task=exact", "task.class, task.name"),
+        ("token_ids=false", "token_ids"),
+        ("sampling.top_p=0.5", "sampling.top_p"),
+    ],
+)
+def test_samples_of_other_settings_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, told: str
+) -> None:
+    write_lines(tmp_path / "q.jsonl", [{"id": "a", "problem": "p", "answer": "1"}])
+    assert sample(tmp_path, *WORLD, "n=2") == 0
+    assert sample(tmp_path, *WORLD, "n=2", change) == 2
+    assert f"was made with other settings ({told})" in capsys.readouterr().err
+    assert sample(tmp_path, *WORLD, "n=2", "concurrency=1") == 0
+
+
+def test_policies_of_one_name_are_told_apart_and_speed_does_not_matter() -> None:
+    def told(digest: str, folder: str, device: str, max_rows: int) -> dict[str, Any]:
+        provenance = {"adapter_hash": digest, "device": device}
+        policy: Any = SimpleNamespace(spec=PolicySpec(name="m+policy", provenance=provenance))
+        config = {"adapter": f"{folder}/policy", "max_rows": max_rows}
+        return settings_of_policy(policy, config)
+
+    one = told("1", "a", "cpu", 1)
+    assert changed(one, told("1", "a", "cuda:0", 32)) == []
+    assert changed(one, told("1", "b", "cpu", 1)) == ["adapter"]
+    assert changed(one, told("2", "a", "cpu", 1)) == ["spec.provenance.adapter_hash"]
+
+
+def test_labels_of_another_policy_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = [{"text": "w\n", "token_ids": [1]}, {"text": "#### 1", "token_ids": [2]}]
+    one = {"text": "w\n#### 1", "steps": told}
+    write_lines(tmp_path / "s.jsonl", [SAMPLED[0] | {"samples": [one]}])
+    settings = (*WORLD, "method=monte_carlo", "k=2")
+    assert label(tmp_path, *settings) == 0
+    assert label(tmp_path, *settings, "concurrency=1") == 0
+    assert label(tmp_path, *settings, "policy.branching=7") == 2
+    assert "was made with other settings (policy.branching)" in capsys.readouterr().err
+    assert label(tmp_path, *settings, "method=bisection") == 2
+
+
+def test_labels_of_another_taxonomy_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lines(tmp_path / "s.jsonl", NAMED[:1])
+    taxonomy = tmp_path / "t.yaml"
+    settings = ("method=hand", "layout=names", f"taxonomy={taxonomy}")
+    taxonomy.write_text("good: 1\n")
+    assert label(tmp_path, *settings) == 0
+    taxonomy.write_text("good: 0.5\n")
+    assert label(tmp_path, *settings) == 2
+    assert "was made with other settings (taxonomy.good)" in capsys.readouterr().err

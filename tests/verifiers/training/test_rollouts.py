@@ -145,6 +145,7 @@ def sampled(folder: Path, policy: Spoiled, **changes: Any) -> list[dict[str, Any
     options: dict[str, Any] = {"n": 3, "seed": 0, "concurrency": 2, "token_ids": True}
     out = sample(
         policy=policy,
+        policy_config={},
         questions=str(folder / "q.jsonl"),
         out=str(folder / "s.jsonl"),
         sampling=END,
