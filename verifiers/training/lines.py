@@ -8,10 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.verifiers.training.settings import changed
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 Row = dict[str, Any]
 MADE_OF = "made_of"
@@ -71,25 +74,33 @@ class Journal:
 
     A file that was cut off within a line loses that line only. The settings stand beside it, so
     that rows made with other settings are never mixed in. When a stage fails before its first row,
-    neither file is left.
+    neither file is left. It belongs to one process at a time, until the `with` ends.
 
     Args:
         path: the file; `PATH.settings.json` is beside it.
         settings: what the rows depend on.
 
     Raises:
-        ConfigurationError: the file was made with other settings.
+        ConfigurationError: the file was made with other settings, or another process writes it.
     """
 
     def __init__(self, path: str | Path, settings: Mapping[str, Any]) -> None:
         self.path = Path(path).expanduser()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._require_same(json.loads(json.dumps(settings, default=str)))
         self._done = Counter[tuple[str, str | None]]()
+        self._lock = _claim(self.path)
+        try:
+            self._file = self._open(json.loads(json.dumps(settings, default=str)))
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self, settings: Any) -> IO[str]:
+        self._require_same(settings)
         if self.path.exists():
             self._drop_torn_line()
             self._done.update(map(_key, read_lines(self.path)))
-        self._file: IO[str] = self.path.open("a", encoding="utf-8")
+        return self.path.open("a", encoding="utf-8")
 
     @property
     def _settings_file(self) -> Path:
@@ -154,10 +165,30 @@ class Journal:
         error: BaseException | None,
         where: TracebackType | None,
     ) -> None:
-        self._file.close()
-        if error is not None and not self._done:  # the next attempt may have other settings
-            self.path.unlink(missing_ok=True)
-            self._settings_file.unlink(missing_ok=True)
+        try:
+            self._file.close()
+            if error is not None and not self._done:  # the next attempt may have other settings
+                self.path.unlink(missing_ok=True)
+                self._settings_file.unlink(missing_ok=True)
+        finally:
+            self._lock.release()
+
+
+def _claim(path: Path) -> BaseFileLock:
+    """Take a file for this process.
+
+    The file of the lock stays: another process could hold it while it is removed.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise ConfigurationError(
+            f"another process is at work on {path}; wait for it, or give another out="
+        ) from error
+    return lock
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, str | None]:

@@ -257,7 +257,7 @@ def test_journal_without_rows_is_gone_after_a_failure(tmp_path: Path) -> None:
 
     with pytest.raises(OSError, match="no questions"):
         failing(1)
-    assert not [*tmp_path.iterdir()]
+    assert [file.name for file in tmp_path.iterdir()] == [".out.jsonl.lock"]
     with pytest.raises(OSError, match="no questions"):
         failing(2, "a")
     assert list(read_lines(path)) == [{"id": "a"}]
@@ -271,6 +271,20 @@ def test_journal_refuses_other_settings(tmp_path: Path) -> None:
         journal.append({"id": "a"})
     with pytest.raises(ConfigurationError, match=r"other settings \(n\)"):
         Journal(tmp_path / "o.jsonl", {"n": 2})
+
+
+def test_a_journal_has_one_process_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "o.jsonl"
+    with Journal(path, {"n": 1}) as journal:
+        for settings in ({"n": 1}, {"n": 2}):
+            with pytest.raises(ConfigurationError, match="another process is at work on"):
+                Journal(path, settings)
+        journal.append({"id": "a"})
+    with pytest.raises(ConfigurationError, match="other settings"):
+        Journal(path, {"n": 2})
+    with Journal(path, {"n": 1}) as journal:
+        assert [row["id"] for row in journal.left([{"id": "b"}])] == ["b"]
+    assert list(read_lines(path)) == [{"id": "a"}]
 
 
 def test_broken_lines_are_named(tmp_path: Path) -> None:

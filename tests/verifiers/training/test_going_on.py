@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from stepsearch.cli import main
 from stepsearch.search.contracts import PolicySpec
@@ -89,6 +90,17 @@ def test_samples_of_other_settings_are_refused(
     assert sample(tmp_path, *WORLD, "n=2", change) == 2
     assert f"was made with other settings ({told})" in capsys.readouterr().err
     assert sample(tmp_path, *WORLD, "n=2", "concurrency=1") == 0
+
+
+def test_a_file_that_another_process_writes_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lines(tmp_path / "q.jsonl", [{"id": "a", "problem": "p", "answer": "1"}])
+    with FileLock(tmp_path / ".s.jsonl.lock"):
+        assert sample(tmp_path, *WORLD) == 2
+    assert f"another process is at work on {tmp_path}/s.jsonl" in capsys.readouterr().err
+    assert not (tmp_path / "s.jsonl").exists()
+    assert sample(tmp_path, *WORLD) == 0
 
 
 def test_policies_of_one_name_are_told_apart_and_speed_does_not_matter() -> None:
