@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 MADE_OF = "made_of"
 """Where a row of a stage holds the hash of the row that it was made of."""
+_HALVES = "backslashreplace"
+"""Halves of characters, which UTF-8 cannot hold, are written as what are JSON's escapes, too."""
 _KEPT = ("id", "group", "source", "problem", "answer", MADE_OF)
 
 
@@ -42,11 +44,15 @@ def write_lines(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> int:
     path = Path(path).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
     count = 0
-    with path.open("w", encoding="utf-8") as file:
+    with path.open("w", encoding="utf-8", errors=_HALVES) as file:
         for row in rows:
             count += 1
-            file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+            file.write(_line(row))
     return count
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _row(path: Path, number: int, line: str) -> Row:
@@ -100,7 +106,7 @@ class Journal:
         if self.path.exists():
             self._drop_torn_line()
             self._done.update(map(_key, read_lines(self.path)))
-        return self.path.open("a", encoding="utf-8")
+        return self.path.open("a", encoding="utf-8", errors=_HALVES)
 
     @property
     def _settings_file(self) -> Path:
@@ -152,7 +158,7 @@ class Journal:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add what was made of a row that was left; it has the same `id` and `made_of`."""
-        self._file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+        self._file.write(_line(row))
         self._file.flush()
         self._done[_key(row)] += 1
 

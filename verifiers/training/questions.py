@@ -14,6 +14,7 @@ from stepsearch.verifiers.training.lines import read_lines
 
 CALCULATOR_MARK = re.compile(r"<<[^<>]*>>")
 _ANSWER = "####"
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +46,13 @@ def read_questions(path: str | Path) -> Iterator[Question]:
     """Questions of a JSON-lines file; `group`, `source` and `solution` may be missing.
 
     Raises:
-        ConfigurationError: the file or a field is missing.
+        ConfigurationError: the file or a field is missing, or a text holds half a character.
     """
     for number, row in enumerate(read_lines(path), start=1):
         for name in ("id", "problem", "answer"):
             if name not in row:
                 raise ConfigurationError(f"{path}, line {number} has no {name!r}")
-        yield Question(
+        question = Question(
             id=str(row["id"]),
             group=str(row.get("group", row["id"])),
             source=str(row.get("source", "")),
@@ -59,6 +60,13 @@ def read_questions(path: str | Path) -> Iterator[Question]:
             answer=str(row["answer"]),
             solution=str(row.get("solution", "")),
         )
+        for name, text in question.to_row().items():
+            if _HALF.search(text):
+                raise ConfigurationError(
+                    f"{path}, line {number}: {name!r} holds half a character ({text!a:.60}), which "
+                    "no tokenizer reads; mend the text or leave the question out"
+                )
+        yield question
 
 
 def from_gsm8k(rows: Iterator[Mapping[str, Any]], name: str = "gsm8k-train") -> Iterator[Question]:

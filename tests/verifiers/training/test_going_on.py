@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,6 +102,33 @@ def test_a_file_that_another_process_writes_is_refused(
     assert f"another process is at work on {tmp_path}/s.jsonl" in capsys.readouterr().err
     assert not (tmp_path / "s.jsonl").exists()
     assert sample(tmp_path, *WORLD) == 0
+
+
+@pytest.mark.parametrize("field", ["id", "problem", "answer", "solution"])
+def test_questions_with_half_a_character_are_refused_before_any_is_sampled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str
+) -> None:
+    good = {"id": "x", "problem": "\U0001f600", "answer": "1", "solution": "#### 1"}
+    rows = [good, good | {field: "x \ud83d"}]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert sample(tmp_path, *WORLD) == 2
+    told = f"q.jsonl, line 2: {field!r} holds half a character ('x \\ud83d')"
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "s.jsonl").exists()
+    write_lines(tmp_path / "q.jsonl", rows[:1])
+    assert sample(tmp_path, *WORLD) == 0
+
+
+def test_half_a_character_that_a_server_sent_is_kept(tmp_path: Path) -> None:
+    row = SAMPLED[0] | {"problem": "\u00e9 \ud83d \\ud83d", "id": "\ud83d"}
+    row["samples"] = [{"text": "\ud83d\n#### 1"}]
+    (tmp_path / "s.jsonl").write_text(json.dumps(row) + "\n")
+    for _ in range(2):
+        assert label(tmp_path) == 0
+    (found,) = read_lines(tmp_path / "l.jsonl")
+    assert (found["id"], found["problem"]) == (row["id"], row["problem"])
+    assert found["solutions"][0]["steps"] == ["\ud83d", "#### 1"]
+    assert "\u00e9" in (tmp_path / "l.jsonl").read_text(encoding="utf-8")
 
 
 def test_policies_of_one_name_are_told_apart_and_speed_does_not_matter() -> None:
