@@ -62,6 +62,22 @@ def test_tests_decide(apart: Sandbox) -> None:
     assert run(apart, "f = 3", "assert f == 3") == ("passed", "")
 
 
+@pytest.mark.parametrize("test", ["assert f(2) == 3", TEST])
+@pytest.mark.parametrize(
+    ("program", "entry_point"),
+    [
+        ("def check(x): return x > 1\ndef f(x): return check(x) and x + 1", "f"),
+        ("def check(x): return x + 1\nf = check", "check"),
+    ],
+)
+def test_a_program_may_have_a_check_of_its_own(
+    apart: Sandbox, program: str, entry_point: str, test: str
+) -> None:
+    outcome = apart.run(program, test, entry_point, LIMITS)
+    assert outcome is not None
+    assert (outcome.status, outcome.detail) == ("passed", "")
+
+
 def test_usual_modules_work(apart: Sandbox) -> None:
     program = """
 from __future__ import annotations
