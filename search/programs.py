@@ -9,14 +9,12 @@ import io
 import re
 import textwrap
 import tokenize
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from stepsearch.search.answers import after_thinking
+from stepsearch.search.fences import fenced
 
 _MAX_LENGTH = 100_000
-_FENCED = re.compile(
-    r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE
-)
 _DEFINES = re.compile(r"^(?:async\s+)?(?:def|class)\s", re.MULTILINE)
 _GOES_ON = re.compile(r"(?:async\s+)?(?:def|class|import|from|@)|[)\]}#]")
 _JOINED = frozenset({"else", "elif", "except", "finally"})
@@ -29,13 +27,14 @@ def extract_program(text: str) -> str | None:
     """The program of a finished solution; None when there is none, or more than 100,000 characters.
 
     That is the last fenced block of Python with a definition, else the last such block, else the
-    whole text. Leading indentation stays: a text may go on inside a function.
+    whole text. A text that begins as a program and then closes a fence is that program. Leading
+    indentation stays: a text may go on inside a function.
     """
     text = after_thinking(text)
-    fenced = [body for tongue, body in _FENCED.findall(text) if tongue.lower() in _TONGUES]
-    if fenced:
-        defining = [body for body in fenced if _DEFINES.search(body)]
-        text = (defining or fenced)[-1]
+    found = [text[block.begin : block.end] for block in fenced(text) if block.tongue in _TONGUES]
+    if found:
+        defining = [body for body in found if _DEFINES.search(body)]
+        text = (defining or found)[-1]
     program = re.sub(r"\A(?:[ \t]*\n)+", "", text).rstrip()
     return program if program.strip() and len(program) <= _MAX_LENGTH else None
 
@@ -102,10 +101,10 @@ def blocks(text: str) -> tuple[str, ...]:
     that is nested in it; a definition's head goes with its docstring, comments and decorators go
     with what follows them. Text around fences is part of the first and of the last block.
     """
-    match = _FENCED.search(text)
-    if match is None:
+    found = fenced(text)
+    if not found:
         return _cut(text, _starts(text))
-    begin, end = match.span(2)
+    _, begin, end = found[0]
     starts = [begin + start for start in _starts(text[begin:end])]
     return _cut(text, [*starts[1:], *([end] if text[end:].strip() else [])])
 
@@ -117,9 +116,8 @@ def _cut(text: str, starts: list[int]) -> tuple[str, ...]:
 
 def _starts(text: str) -> list[int]:
     """Where blocks begin, as far as the text can be read as Python."""
-    offsets, rows = [0], text.splitlines(keepends=True)
-    for row in rows:
-        offsets.append(offsets[-1] + len(row))
+    # Lines as tokenize counts them: str.splitlines ends some at a form feed or at U+2028 as well.
+    offsets = list(accumulate(map(len, io.StringIO(text)), initial=0))
     return [offsets[row - 1] for row in _rows(text)]
 
 

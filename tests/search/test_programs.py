@@ -1,11 +1,13 @@
 """From text to programs: extraction, assembly, blocks."""
 
 import ast
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepsearch.search.fences import fenced
 from stepsearch.search.programs import blocks, extract_program, same_program, whole_program
 
 PROMPT = 'from math import pi\n\n\ndef area(r):\n    """The area of a circle."""\n'
@@ -35,6 +37,22 @@ print(add(1, 2))
 """
 
 
+QUOTING = """def f():
+    '''Don't forget:
+
+    ```
+    f()
+    ```
+    '''
+    return "#'"
+s = \"\"\"
+```
+"It's" \\"\"\"
+```
+\"\"\"
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "program"),
     [
@@ -44,6 +62,16 @@ print(add(1, 2))
         ("\n\n    return 1\n", "    return 1"),
         ("```python\nx = 1", "x = 1"),
         ("<think>```python\nx = 1\n```</think>\n    return 2", "    return 2"),
+        ("    return x\n```\nThat is all.", "    return x"),
+        ("    return x\n```\n\nExample:\n```python\nf(2)\n```\n", "    return x"),
+        ("    return x\n```\n\nExample:\n```\nf(2)\n```\n", "    return x"),
+        ("x = 2\nreturn x\n```\nThat is all.", "x = 2\nreturn x"),
+        ("def f(x):\n\nbecomes\n```\ndef f(x):\n    return x\n```", "def f(x):\n    return x"),
+        (" So:\n```\nx = 1", "x = 1"),
+        ("It's:\n```\nnothing\n```python\nx = 1\n```", "x = 1"),
+        (f"So:\n```python\n{QUOTING}```\nDone.", QUOTING.rstrip()),
+        (QUOTING, QUOTING.rstrip()),
+        ('```python\ns = """\n```\n```python\nt = """a"""\n```', 't = """a"""'),
         ("  \n ", None),
         ("x" * 100_001, None),
     ],
@@ -99,7 +127,31 @@ def test_blocks_of_a_completion_and_of_a_fence() -> None:
     )
 
 
-@given(st.text(alphabet=st.sampled_from('ab=():#"\n    \\`é\r')) | st.text())
+def test_blocks_end_with_the_program_that_a_fence_ends() -> None:
+    text = "    x = 1\n    return x\n```\nThat is all."
+    assert blocks(text) == ("    x = 1\n", "    return x\n", "```\nThat is all.")
+
+
+@pytest.mark.parametrize("mark", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_only_line_feeds_end_the_lines_of_blocks(mark: str) -> None:
+    quoting = f"s = 'a{mark}b'\n"
+    assert blocks(f"{quoting}x = 1\ny = 2\n") == (quoting, "x = 1\n", "y = 2\n")
+
+
+def test_a_form_feed_goes_with_the_definition_behind_it() -> None:
+    text = "x = 1\n\x0cdef f():\n    return 2\n\x0c\ny = 3\n"
+    assert blocks(text) == ("x = 1\n", "\x0cdef f():\n", "    return 2\n\x0c\n", "y = 3\n")
+
+
+@pytest.mark.parametrize("line", ['"""\n', "```\n", '\\"', "'", " \n", "'\""])
+def test_fences_are_soon_found_in_long_texts(line: str) -> None:
+    text = "```python\n" + line * (100_000 // len(line))
+    started = time.monotonic()
+    assert fenced(text)
+    assert time.monotonic() - started < 5
+
+
+@given(st.text(alphabet=st.sampled_from('ab=():#"\x0c\u2028\n    \\`é\r')) | st.text())
 def test_blocks_join_to_the_text(text: str) -> None:
     found = blocks(text)
     assert "".join(found) == text
