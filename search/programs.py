@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import io
 import re
-import textwrap
 import tokenize
+from contextlib import suppress
 from itertools import accumulate, pairwise
 
 from stepsearch.search.answers import after_thinking
@@ -17,6 +17,8 @@ from stepsearch.search.fences import fenced
 _MAX_LENGTH = 100_000
 _DEFINES = re.compile(r"^(?:async\s+)?(?:def|class)\s", re.MULTILINE)
 _GOES_ON = re.compile(r"(?:async\s+)?(?:def|class|import|from|@)|[)\]}#]")
+_LEAVES = re.compile(r"(?:return|yield)\b")
+_FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import[ \t]+(?:\([^)]*\)|[^\n]*)", re.MULTILINE)
 _JOINED = frozenset({"else", "elif", "except", "finally"})
 _HEADS = frozenset({"def", "class", "async"})
 _ALIKE = {tokenize.INDENT: "\t", tokenize.NEWLINE: "\n"}
@@ -46,14 +48,30 @@ def whole_program(prompt: str, answer: str, entry_point: str) -> str:
     """The prompt with the answer, which defines the entry point again or continues the prompt.
 
     An answer that continues the prompt may have lost its indentation, or that of its first line.
-    It ends before the first unindented line that begins no definition and no import, which is where
-    a model without an end mark begins to write other things.
+    It ends before the first unindented statement that begins no definition and no import, which is
+    where a model without an end mark begins to write other things. An answer that defines the entry
+    point, by a definition, an assignment or an import, may begin with imports from `__future__`.
     """
     indent = _body_indent(prompt)
-    if re.search(rf"^(?:async\s+)?def\s+{re.escape(entry_point)}\b", answer, re.MULTILINE):
+    if _defines(answer, entry_point):
         stub = f"{indent}pass\n" if _opens(prompt) else ""
-        return f"{prompt.rstrip()}\n{stub}\n\n{answer}\n"
+        future = "".join(f"{line}\n" for line in _FUTURE.findall(answer))
+        return f"{future}{prompt.rstrip()}\n{stub}\n\n{_FUTURE.sub('', answer)}\n"
     return f"{prompt.rstrip()}\n{_as_body(answer, indent)}\n"
+
+
+def _defines(answer: str, entry_point: str) -> bool:
+    """Whether an answer defines the entry point, rather than a variable of a body by its name."""
+    name = re.escape(entry_point)
+    if re.search(rf"^\f?(?:(?:async\s+)?def|class)\s+{name}\b", answer, re.MULTILINE):
+        return True
+    bound = rf"^{name}\s*(?::[^=\n]+)?=(?!=)|^(?:from|import)\s(?:[^\n]*[\s,])?{name}\s*(?:[,#]|$)"
+    if _indent_of(answer) or not re.search(bound, answer, re.MULTILINE):
+        return False
+    lines, inner = answer.split("\n"), _inner_rows(answer)
+    begins = [line for i, line in enumerate(lines) if line.strip() and i not in inner]
+    is_first_stripped = len(begins) > 1 and all(map(_indent_of, begins[1:]))
+    return not (is_first_stripped or any(map(_LEAVES.match, begins)))
 
 
 def _opens(prompt: str) -> bool:
@@ -71,14 +89,32 @@ def _indent_of(line: str) -> str:
 
 
 def _as_body(answer: str, indent: str) -> str:
-    lines = answer.split("\n")
+    lines, inner = answer.split("\n"), _inner_rows(answer)
+    begins = [i for i, line in enumerate(lines) if line.strip() and i not in inner]
     if _indent_of(lines[0]):
-        ends = (i for i, line in enumerate(lines) if line[:1].strip() and not _GOES_ON.match(line))
+        ends = (i for i in begins if lines[i][:1].strip() and not _GOES_ON.match(lines[i]))
         return "\n".join(lines[: next(ends, len(lines))])
-    rest = next((len(_indent_of(line)) for line in lines[1:] if line.strip()), 0)
+    rest = next((len(_indent_of(lines[i])) for i in begins[1:]), 0)
     if rest > (len(indent) if lines[0].rstrip().endswith(":") else 0):
         return indent + answer  # the first line alone was stripped
-    return textwrap.indent(answer, indent)
+    for i in begins:  # strings of several lines stay as they are
+        lines[i] = indent + lines[i]
+    return "\n".join(lines)
+
+
+def _inner_rows(text: str) -> frozenset[int]:
+    """The lines, from 0, that begin inside a statement: in a string or in brackets."""
+    # Without indentation, which ends no string and could keep the text from being read.
+    bare = "\n".join(line.lstrip() for line in text.split("\n"))
+    found, first = set[int](), 0
+    with suppress(tokenize.TokenError, SyntaxError):
+        for token in tokenize.generate_tokens(io.StringIO(bare).readline):
+            if token.type == tokenize.NEWLINE and first:
+                found.update(range(first, token.start[0]))
+                first = 0
+            elif token.type not in _SILENT:
+                first = first or token.start[0]
+    return frozenset(found)
 
 
 def same_program(a: str, b: str) -> bool:

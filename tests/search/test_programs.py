@@ -101,6 +101,53 @@ def test_every_way_of_going_on_computes_the_same(prompt: str, answer: str, capsy
     assert capsys.readouterr().out == ""
 
 
+USAGE = 'def usage(name):\n    """Doc."""\n'
+ADD = 'def add(a, b):\n    """Doc."""\n'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '    return f"""usage: {name}\n  -h  help\n"""\n',
+        'return f"""usage: {name}\n  -h  help\n"""',
+        'text = f"""usage: {name}\n  -h  help\n"""\n    return text',
+        'if name:\n        text = f"""usage: {name}\n  -h  help\n"""\n    return text',
+    ],
+)
+def test_strings_of_several_lines_stay_as_they_are(answer: str) -> None:
+    names: dict[str, object] = {}
+    exec(whole_program(USAGE, answer, "usage"), names)
+    assert names["usage"]("x") == "usage: x\n  -h  help\n"  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "    y = [\na,\nb]\n    return sum(y)\n",
+        "y = [\na,\nb]\nreturn sum(y)\n",
+        "from __future__ import annotations\n\ndef add(a: int, b: int) -> int:\n    return a + b",
+        "# Now\nfrom __future__ import (\n    annotations,\n)\ndef add(a: X, b):\n    return a + b",
+        "add = lambda a, b: a + b",
+        "add = (\n    lambda a, b: a + b\n)",
+        "add: object = lambda a, b: a + b",
+        "import operator\nadd = operator.add",
+        "from operator import add",
+        "from operator import sub, add  # both",
+        "class A:\n    def run(self, a, b):\n        return a + b\n\nadd = A().run\n",
+        "class add:\n    def __new__(cls, a, b):\n        return a + b",
+        "add = a + b\nreturn add",
+        "    return a + b\n\nadd = add(1, 2)",
+        "add = a + b\n    return add",
+        "    add = a + b\n    return add",
+        "if a == b:\n    add = 2 * a\nelse:\n    add = a + b\nreturn add",
+    ],
+)
+def test_every_way_of_defining_computes_the_same(answer: str) -> None:
+    names: dict[str, object] = {}
+    exec(whole_program(ADD, answer, "add"), names)
+    assert names["add"](1, 2) == 3  # type: ignore[operator]
+
+
 def test_blocks_of_a_whole_function() -> None:
     assert blocks(FULL) == (
         "import os\n\n\n",
