@@ -47,10 +47,11 @@ class Limits:
 
     Attributes:
         seconds: wall-clock time.
-        memory_bytes: address space of one process; `processes` times as much for all of them.
+        memory_bytes: address space of one process; `processes` times as much for all of them. Its
+            open files, 32 at most, may hold as much again, since those without a name are memory.
         processes: at once, threads and the program itself included.
         output_bytes: standard output and error together.
-        scratch_bytes: files it may write.
+        scratch_bytes: files it may write, each of them at most a 32nd of `memory_bytes`.
 
     Raises:
         ConfigurationError: a limit is not positive.

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 _KEPT_BYTES = 2000
 _POLL_SECONDS = 0.01
+_NUM_FILES = 32
 
 
 def judge(request: dict[str, Any]) -> tuple[str, str]:
@@ -64,9 +65,10 @@ def limit(limits: dict[str, Any]) -> None:
     """Limit this process and its children; nothing can raise these again."""
     for name, value in (
         ("AS", limits["memory_bytes"]),
-        ("FSIZE", limits["scratch_bytes"]),
+        # Files without a name (memfd_create) are memory that counts towards no address space.
+        ("FSIZE", min(limits["scratch_bytes"], limits["memory_bytes"] // _NUM_FILES)),
         ("CPU", int(limits["seconds"]) + 1),
-        ("NOFILE", 64),
+        ("NOFILE", _NUM_FILES),
         ("CORE", 0),
         ("NPROC", limits["processes"] + limits["own_processes"]),
     ):

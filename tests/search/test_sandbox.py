@@ -138,6 +138,25 @@ def test_hostile_programs_are_held_back(apart: Sandbox, name: str) -> None:
     assert detail
 
 
+def test_files_without_a_name_are_limited_as_memory_is(apart: Sandbox) -> None:
+    program = """
+import os
+held, last = 0, None
+try:
+    for _ in range(50):
+        file = os.memfd_create("x")
+        try:
+            for _ in range(15): held += os.write(file, bytes(1 << 20))
+        except OSError as error: last = error
+except OSError as error: last = error
+def f(x):
+    assert 64 << 20 < held <= 128 << 20 and last, (held, last)
+    return 3
+"""
+    limits = Limits(memory_bytes=128 << 20, processes=1, scratch_bytes=16 << 20)
+    assert run(apart, program, TEST, limits) == ("passed", "")
+
+
 def test_the_home_folder_stays(apart: Sandbox, tmp_path: Path) -> None:
     home, other = Path.home(), tmp_path / "precious.txt"
     other.write_text("kept")
