@@ -121,7 +121,8 @@ def test_a_refusal_is_not_repeated(server: FaultyServer, connect: Connect) -> No
 
 
 def test_requests_at_once_are_bounded(server: FaultyServer, connect: Connect) -> None:
-    policy = connect(server=FAST | {"concurrency": 3})
+    policy = connect(server=FAST | {"concurrency": 3, "timeout": 20.0})
+    server.gathers = 3
     sample(policy, STEP, range(30))
     assert server.most_at_once == 3
 

@@ -26,6 +26,7 @@ class FaultyServer:
         faults: what goes wrong with the next requests, first come first served.
         bodies: the requests.
         most_at_once: most requests that were in flight together.
+        gathers: no request is answered before so many were in flight together.
     """
 
     def __init__(self, tokenizer: Any, sends: set[str]) -> None:
@@ -35,6 +36,7 @@ class FaultyServer:
         self.bodies: list[dict[str, Any]] = []
         self.in_flight = 0
         self.most_at_once = 0
+        self.gathers = 0
         self.dropped = 0
         self.url = ""
 
@@ -77,6 +79,8 @@ class FaultyServer:
         if fault == "html":
             return await self._send(writer, 200, "<html>")
         await asyncio.sleep(0.001)
+        while self.most_at_once < self.gathers:
+            await asyncio.sleep(0.001)
         text = json.dumps(self._write(path, body))
         if fault == "cut":
             head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n"
