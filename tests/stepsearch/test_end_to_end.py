@@ -107,6 +107,7 @@ def test_a_question_longer_than_the_context_samples_nothing(tiny) -> None:
 
 
 @pytest.mark.embedded
+@pytest.mark.slow
 def test_the_embedded_model_solves_with_the_rule(embedded_path: Path) -> None:
     solution = solve("What is 2 + 2?", overrides=["search.n=4"], budget=150)
     assert solution.usage.policy_tokens <= 150

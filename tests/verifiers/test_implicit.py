@@ -188,6 +188,7 @@ def _log_probability(model: Any, encoded: EncodedAnswer) -> torch.Tensor:
     return logs[encoded.num_prompt - 1 :].sum()
 
 
+@pytest.mark.slow
 def test_model_and_reference_that_are_swapped_are_refused(
     trained: Path, folders: tuple[Path, Path]
 ) -> None:
