@@ -16,7 +16,8 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from stepsearch.benchmarks.samples import Sample, SampledProblem, SampleSet, ScoreSource
-from stepsearch.conf.build import build_verifier, options
+from stepsearch.conf.build import build_verifier
+from stepsearch.conf.options import options
 from stepsearch.search.aggregate import AGGREGATIONS, aggregate
 from stepsearch.search.background import background
 from stepsearch.search.contracts import Aggregation, Verifier

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_module
@@ -15,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from stepsearch.conf.messages import explain, nearest
+from stepsearch.conf.options import options
 from stepsearch.search.contracts import Declared, Verifier
 from stepsearch.search.engine import Engine
 from stepsearch.search.errors import ConfigurationError, StepsearchError
@@ -231,12 +231,6 @@ def _locate(target: Any) -> Any:
         return get_object(target)
     except Exception:
         return None  # instantiating it says what is wrong
-
-
-def options(group: str) -> list[str]:
-    """The options of a configuration group that ship with stepsearch."""
-    folder = Path(__file__).parent / group
-    return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
 def settings(overrides: Sequence[str], unknown: str, name: str = "config") -> list[str]:

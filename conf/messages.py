@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+
+from stepsearch.conf.options import options
 
 _QUOTES = (
     "text with any of , = : ( [ { or a space goes in quotes of its own: "
@@ -75,7 +76,7 @@ def _no_such_setting(key: str, known: Sequence[str]) -> str:
     if not of_group:
         top = [name for name in known if "." not in name]
         return f"{key}: there is no such setting. {nearest(key, known, top)}"
-    also = f" (they depend on {group}=...)" if _options(group) else ""
+    also = f" (they depend on {group}=...)" if options(group) else ""
     return f"{key}: there is no such setting. {nearest(key, of_group)}{also}"
 
 
@@ -83,14 +84,10 @@ def _no_option(overrides: Sequence[str], known: Sequence[str]) -> str:
     """A number or null where an option of a group belongs."""
     for override in map(OverridesParser.create().parse_override, overrides):
         group = override.key_or_group
-        if _options(group) and not isinstance(override.value(), str | list):
+        if options(group) and not isinstance(override.value(), str | list):
             own = [name for name in known if name.startswith(f"{group}.")]
             return (
-                f"{override.input_line}: {group} is one of {', '.join(_options(group))}; "
+                f"{override.input_line}: {group} is one of {', '.join(options(group))}; "
                 f"its settings are {', '.join(own)}"
             )
     return f"cannot read the settings {' '.join(overrides)}"
-
-
-def _options(group: str) -> list[str]:
-    return sorted(path.stem for path in (Path(__file__).parent / group).glob("*.yaml"))

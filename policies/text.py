@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from stepsearch.policies.sampling import Token
 from stepsearch.search.contracts import SamplingParams
@@ -132,7 +131,7 @@ class LoopDetector:
         """What pushing tokens one after the other gives: which of them first ends in a loop."""
         if not self._max_repeats or not token_ids:
             return None
-        line = self._line + np.asarray(token_ids, np.int32).tobytes()
+        line = self._line + array("i", token_ids).tobytes()
         self._line = line[-_ID_BYTES * _LONGEST_PERIOD * self._max_repeats :]
         first = len(line) - len(token_ids) * _ID_BYTES
         for place in range(len(token_ids)):

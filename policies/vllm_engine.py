@@ -318,10 +318,9 @@ def engine_arguments(settings: EngineSettings) -> dict[str, Any]:
         given["pooler_config"] = PoolerConfig(seq_pooling_type="LAST", tok_pooling_type="ALL")
     if settings.lora_rank is not None:
         given |= {"enable_lora": True, "max_lora_rank": _allowed_rank(settings.lora_rank)}
-    if settings.runner == "generate" and not _GRAPHS & set(settings.options):
-        given["max_cudagraph_capture_size"] = (
-            settings.max_seqs if settings.max_seqs > _MOST_GRAPHS else None
-        )
+    is_larger = settings.runner == "generate" and settings.max_seqs > _MOST_GRAPHS
+    if is_larger and not _GRAPHS & set(settings.options):
+        given["max_cudagraph_capture_size"] = settings.max_seqs
     return {k: v for k, v in given.items() if v is not None} | dict(settings.options)
 
 

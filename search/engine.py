@@ -89,9 +89,10 @@ class Engine:
             raise ConfigurationError(f"concurrency={concurrency} must be a number, at least 1")
         if not isinstance(seed, int):
             raise ConfigurationError(f"seed={seed!r} must be a whole number")
-        for name, part in (("policy", policy), ("search", strategy), ("verifier", verifier)):
-            if part is not None or name != "verifier":
-                require_part(name, part)
+        require_part("policy", policy)
+        require_part("search", strategy)
+        if verifier is not None:
+            require_part("verifier", verifier)
         spec = None if verifier is None else verifier.spec
         if select is None and spec is not None and isinstance(task, Selecting):
             select = task.select

@@ -115,10 +115,11 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
 
 def _choices() -> str:
     """What there is to choose from, by the names of the files that Hydra reads."""
+    from stepsearch.conf.options import options
+
     lines = ["settings:"]
     for group in ("search", "policy", "verifier", "task"):
-        names = sorted(path.stem for path in (_CONF / group).glob("*.yaml"))
-        text = textwrap.fill(" ".join(names), width=66).replace("\n", "\n" + " " * 14)
+        text = textwrap.fill(" ".join(options(group)), width=66).replace("\n", "\n" + " " * 14)
         lines.append(f"  {group + '=':<12}{text}")
     lines.append(f"  all others are explained in {_CONF / 'config.yaml'} and the folders beside it")
     return "\n".join(lines)

@@ -28,7 +28,7 @@ from stepsearch.search.types import Budget, Problem, Solution
 SAMPLING = SamplingParams(temperature=1.0, max_step_tokens=128, max_tokens=192)
 MAX_STEPS = 8
 WARM = 16
-"""Problems of 64 candidates that fill a batch before anything is timed."""
+"""Problems that fill a batch before anything is timed."""
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -153,7 +153,12 @@ def search(
 
 def warm_up(policy: VllmPolicy, verifier: Verifier, model: str) -> None:
     """Fill a batch once, so that what is compiled for large ones is there before the clock runs."""
-    search(policy, verifier, BestOfN(n=8 if model == "tiny" else 64), WARM, "warm-up")
+    search(policy, verifier, BestOfN(n=warm_candidates(model)), WARM, "warm-up")
+
+
+def warm_candidates(model: str) -> int:
+    """Candidates of each of the problems that fill a batch."""
+    return 8 if model == "tiny" else 64
 
 
 def num_tokens(solutions: Sequence[Solution]) -> int:

@@ -24,6 +24,7 @@ from stepsearch.benchmarks.perf.gpu_setup import (
     say,
     search,
     strategies,
+    warm_candidates,
     warm_up,
 )
 from stepsearch.policies.vllm import VllmPolicy
@@ -35,19 +36,8 @@ AIMS = {"best_of_n": 1.05, "beam": 1.25, "dvts": 1.25, "mcts": 1.25}
 AIMED = ("0.5b", "1.5b")
 COLUMNS = "{:<9}{:<11}{:>4}{:>10}{:>9}{:>10}{:>9}{:>9}{:>11}{:>8}{:>9}{:>9}  {}"
 HEAD = COLUMNS.format(
-    *(
-        "model",
-        "search",
-        "P",
-        "tokens",
-        "requests",
-        "path",
-        "search s",
-        "raw s",
-        "raw seeded",
-        "tax",
-    ),
-    *("aim", "rate", "processor time over wall time"),
+    *("model", "search", "P", "tokens", "requests", "path", "search s", "raw s", "raw seeded"),
+    *("tax", "aim", "rate", "processor time over wall time"),
 )
 
 
@@ -181,7 +171,7 @@ def run_raw(folder: Path, model: str, found: Sequence[tuple[Row, Replay]]) -> It
     start = time.perf_counter()
     llm = LLM(**given)
     say(f"  the raw engine of {model} started in {time.perf_counter() - start:.0f} s")
-    rows = WARM * (8 if model == "tiny" else 64)
+    rows = WARM * warm_candidates(model)
     for is_seeded in (False, True):
         _raw(llm, Replay([[5] * 20] * rows, [32] * rows), seeded=is_seeded)
     is_seeded_faster: bool | None = None

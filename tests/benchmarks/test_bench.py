@@ -14,7 +14,7 @@ from stepsearch.benchmarks.perf import kills
 from stepsearch.benchmarks.report_tables import Samples
 from stepsearch.benchmarks.run_data import methods_of, read_runs
 from stepsearch.cli import main
-from stepsearch.conf.build import options
+from stepsearch.conf.options import options
 from stepsearch.search.errors import PolicyError
 from stepsearch.search.task import ExactTask
 from stepsearch.search.trace import read

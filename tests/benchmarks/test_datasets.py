@@ -10,7 +10,8 @@ import pytest
 
 from stepsearch import ConfigurationError
 from stepsearch.benchmarks.datasets import Dataset, subset
-from stepsearch.conf.build import build, load_config, options
+from stepsearch.conf.build import build, load_config
+from stepsearch.conf.options import options
 from stepsearch.search.types import Problem
 
 NAMES = options("benchmark")

@@ -9,7 +9,8 @@ from omegaconf import OmegaConf
 
 import stepsearch.conf
 from stepsearch import Budget, ConfigurationError, SamplingParams
-from stepsearch.conf.build import build, build_engine, load_config, options
+from stepsearch.conf.build import build, build_engine, load_config
+from stepsearch.conf.options import options
 from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
 

@@ -9,7 +9,7 @@ from support.worlds import latency, random_policy
 
 from stepsearch import solve
 from stepsearch.cli import main
-from stepsearch.conf.build import options
+from stepsearch.conf.options import options
 from stepsearch.show import render
 
 WORLD = ["hydra.searchpath=[pkg://support.worldconf]", "policy=world"]

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from stepsearch.conf.build import build, load_config, options
+from stepsearch.conf.build import build, load_config
+from stepsearch.conf.options import options
 from stepsearch.search.errors import PolicyError
 from stepsearch.search.session import Session
 from stepsearch.search.tree import ROOT
