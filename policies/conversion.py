@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from stepsearch.policies.child import child, tail
 from stepsearch.search.errors import ModelNotFoundError
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
 _STAGES = ("tokenizer", "weights", "saving")
+_CONTROL = 3  # a token's type in GGUF: a mark, never written as text
 _CHILD = "import sys; from stepsearch.policies.conversion import convert; convert(*sys.argv[1:])"
 
 
@@ -52,20 +57,11 @@ def convert(gguf: str, target: str) -> None:
     Prints each stage as a line.
     """
     import torch
-    from tokenizers import pre_tokenizers
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig
+    from transformers import AutoModelForCausalLM, GenerationConfig, GgufConfig
 
     path = Path(gguf)
     print("tokenizer", flush=True)
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    # The GGUF names the pre-tokenizer `smollm`, which transformers does not carry over: digits
-    # stand alone. Without it a number draws the last blank or newline before it to itself.
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
+    tokenizer = tokenizer_of(path)
     print("weights", flush=True)
     model = AutoModelForCausalLM.from_pretrained(
         path.parent,
@@ -83,3 +79,47 @@ def convert(gguf: str, target: str) -> None:
     print("saving", flush=True)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
+
+
+def tokenizer_of(gguf: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer that a GGUF of kind `gpt2` describes, as the GGUF itself says.
+
+    Transformers reads one out of a GGUF, too, but not alike in all versions: 5.17 takes the start
+    of a turn for its end, and none carries over that SmolLM's digits stand alone. Without that a
+    number draws the last blank or newline before it to itself.
+    """
+    from gguf import GGUFReader
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    fields = GGUFReader(gguf).fields
+
+    def told(name: str) -> Any:
+        return fields[f"tokenizer.{name}"].contents()
+
+    tokens: list[str] = told("ggml.tokens")
+    merges = [tuple(merge.split(" ")) for merge in told("ggml.merges")]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    backend = Tokenizer(
+        models.BPE(
+            vocab=vocabulary, merges=merges, continuing_subword_prefix="", end_of_word_suffix=""
+        )
+    )
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    marks = [t for t, kind in zip(tokens, told("ggml.token_type"), strict=True) if kind == _CONTROL]
+    backend.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in marks])
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend,
+        bos_token=tokens[told("ggml.bos_token_id")],
+        eos_token=tokens[told("ggml.eos_token_id")],
+        unk_token=tokens[told("ggml.unknown_token_id")],
+        pad_token=tokens[told("ggml.padding_token_id")],
+        chat_template=told("chat_template"),
+        clean_up_tokenization_spaces=False,
+    )

