@@ -40,7 +40,12 @@ def save_adapter(
     heads = {name: t.detach().to("cpu", torch.float32).contiguous() for name, t in extra.items()}
     save_file(weights | heads, str(folder / WEIGHTS), metadata={"format": "pt"})
     config: Any = model.peft_config["default"].to_dict()
-    config |= {"inference_mode": True, "task_type": "CAUSAL_LM"}
+    # Where the base lies on this machine says nothing elsewhere; `save_base` names it.
+    config |= {
+        "inference_mode": True,
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": None,
+    }
     config["target_modules"] = sorted(config["target_modules"])
     (folder / CONFIG).write_text(json.dumps(config, indent=1, default=str, sort_keys=True) + "\n")
 

@@ -177,6 +177,7 @@ class StageTrainer(Trainer):
         self, model: nn.Module, measure: Callable[[], dict[str, Any]] | None, **options: Any
     ) -> None:
         self._measure = measure
+        self._measured = -1
         super().__init__(model=model, **options)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
@@ -199,9 +200,10 @@ class StageTrainer(Trainer):
             tensor.data.copy_(tensors[name])
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Look at the held-out part."""
-        if self._measure is None:
+        """Look at the held-out part; once a step, though an epoch's end asks again."""
+        if self._measure is None or self._measured == self.state.global_step:
             return {}
+        self._measured = self.state.global_step
         model = self.model
         assert isinstance(model, nn.Module)
         was_training = model.training

@@ -136,6 +136,8 @@ def test_policies_load_by_their_path(base: Path, tmp_path: Path) -> None:
         e["loss"] for e in json.loads((out / "training.json").read_text())["history"] if "loss" in e
     ]
     assert losses[-1] < 0.5 * losses[0]
+    config = json.loads((out / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] is None
     override = [f"policy.model={base}", f"policy.adapter={out}", "policy.device=cpu"]
     policy = build(load_config(["policy=transformers", *override]), "policy")
     assert policy.spec.provenance["prompt_format"]["final_prefix"] == "####"
@@ -144,6 +146,21 @@ def test_policies_load_by_their_path(base: Path, tmp_path: Path) -> None:
         build(
             load_config(["policy=transformers", f"policy.model={other}", *override[1:]]), "policy"
         )
+
+
+def test_an_evaluation_at_an_epochs_end_is_made_once(base: Path, tmp_path: Path) -> None:
+    given = PolicySettings(
+        questions=[str(questions(tmp_path))],
+        out=str(tmp_path / "policy"),
+        base=str(base),
+        held_out=0.5,
+        lora=LORA,
+        optimisation=Optimisation(epochs=2, batch_size=1, evaluations=2, device="cpu"),
+    )
+    out = train_policy(given, {"system": None, "final_prefix": "####"})
+    record = json.loads((out / "training.json").read_text())
+    steps = [e["step"] for e in record["history"] if "took" in e]
+    assert steps == [record["examples"], 2 * record["examples"]]
 
 
 def test_going_on_from_an_adapter_begins_with_its_weights(base: Path, tmp_path: Path) -> None:
