@@ -6,6 +6,8 @@ From the command line, with this folder on the Python path:
 
     PYTHONPATH=examples stepsearch solve "..." verifier=none \
         verifier._target_=custom_verifier.ShortSteps +verifier.limit=60
+    PYTHONPATH=examples stepsearch solve "..." \
+        'hydra.searchpath=[pkg://custom_conf]' verifier=short_steps
 """
 
 from __future__ import annotations

@@ -113,6 +113,7 @@ def test_examples_run(example: str, capsys) -> None:
     [
         ["hydra.searchpath=[pkg://custom_conf]", "search=first_good"],
         ["search._target_=custom_strategy.FirstGood", "~search.lookahead", "~search.width"],
+        ["hydra.searchpath=[pkg://custom_conf]", "verifier=short_steps"],
         ["verifier=none", "verifier._target_=custom_verifier.ShortSteps", "+verifier.limit=60"],
     ],
 )
