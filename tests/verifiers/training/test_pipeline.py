@@ -1,6 +1,11 @@
-"""The whole pipeline on a CPU: a small model learns made problems, and a PRM is trained on it.
+"""The whole pipeline on a CPU: a small model learns made problems, and its PRM beats chance.
 
-That the PRM chooses better than chance is not asserted: with so few solutions it does not yet.
+The problems are such that a small model can see what is wrong: one subtraction of numbers up to 10,
+so that there are few facts to know. The policy is stopped early: many of its samples are wrong, and
+in their numbers rather than in their words. A quarter of the right answers come from wrong
+equations, so that labels are outcomes, which is also what choosing is measured by. For two other
+seeds, best-of-4 was above chance by 13 and 11 points and the weighted vote above majority by 13 and
+9; docs/training-log.md.
 """
 
 from __future__ import annotations
@@ -21,14 +26,23 @@ from stepsearch.verifiers.training.examples import Encoded
 from stepsearch.verifiers.training.lines import read_lines, write_lines
 from stepsearch.verifiers.training.scorer import load_scorer, score_all
 
+SEED = 0
 WORDS = (
-    *("words.steps=[1,1]", "words.operations=+-", "words.distractors=[0,0]"),
-    *("words.difficulty=[1,1]", "words.limit=2400"),
+    *("words.steps=[1,1]", "words.operations=-", "words.distractors=[0,0]"),
+    *("words.difficulty=[1,1]", "words.limit=2400", f"words.seed={SEED}"),
 )
-FORMAT = 'policy.prompt_format={system: null, separator: "\\n", final_prefix: "####"}'
-CPU = ("optimisation.device=cpu", "optimisation.evaluations=1", "optimisation.checkpoints=2")
-SPLIT = ("held_out=0.25",)
-NUM_SAMPLED = 400
+FORMAT = 'policy.prompt_format={system: null, final_prefix: "####"}'
+TRAINING = (
+    *("optimisation.device=cpu", "optimisation.evaluations=1", "optimisation.checkpoints=2"),
+    *(f"optimisation.seed={SEED}", "held_out=0.25"),
+)
+POLICY = ("lora.rank=0", "optimisation.epochs=2", "optimisation.learning_rate=3e-3")
+SAMPLING = ("n=4", f"seed={SEED}", "sampling.max_tokens=32")
+PRM = (
+    *("lora.rank=64", "lora.alpha=64", "optimisation.epochs=4"),
+    *("optimisation.learning_rate=1e-3", "optimisation.batch_size=16"),
+)
+NUM_SAMPLED = 1200
 
 
 def run(*arguments: object) -> None:
@@ -38,37 +52,35 @@ def run(*arguments: object) -> None:
 @pytest.mark.slow
 def test_pipeline(tmp_path: Path) -> None:
     torch.set_num_threads(1)
-    names = ("questions", "sampled", "samples", "labelled")
-    questions, few, samples, labelled = (tmp_path / f"{n}.jsonl" for n in names)
+    questions, labelled = tmp_path / "questions.jsonl", tmp_path / "labelled.jsonl"
+    policy, prm = tmp_path / "policy", tmp_path / "prm"
     run("train", "prepare", f"out={questions}", *WORDS)
     rows = list(read_lines(questions))
-    base = save_small(tmp_path / "base", [f"{r['problem']}\n{r['solution']}" for r in rows])
-    policy, prm = tmp_path / "policy", tmp_path / "prm"
-    run(
-        *("train", "policy", f"questions={questions}", f"out={policy}", f"base={base}"),
-        *(
-            "lora.rank=0",
-            "optimisation.epochs=2.4",
-            "optimisation.learning_rate=3e-3",
-            *CPU,
-            *SPLIT,
-        ),
-    )
-    write_lines(few, rows[:NUM_SAMPLED])
-    run(
-        *("sample", f"questions={few}", f"out={samples}", "n=8", f"policy.model={policy}", FORMAT),
-        *("concurrency=32", "policy.max_rows=256", "policy.device=cpu", "sampling.max_tokens=60"),
-    )
-    run("label", f"samples={samples}", f"out={labelled}", "method=both")
-    run(
-        *("train", "prm", f"labelled={labelled}", f"out={prm}", f"base={policy}", *CPU, *SPLIT),
-        *("optimisation.epochs=1", "optimisation.learning_rate=3e-3", "lora.rank=32"),
-    )
+    texts = [f"{row['problem']}\n{row['solution']}" for row in rows]
+    base = save_small(tmp_path / "base", texts, SEED)
+    given = (f"questions={questions}", f"out={policy}", f"base={base}")
+    run("train", "policy", *given, *TRAINING, *POLICY)
+    samples = sampled(policy, rows[:NUM_SAMPLED])
+    run("label", f"samples={samples}", f"out={labelled}", "method=outcome")
+    given = (f"labelled={labelled}", f"out={prm}", f"base={policy}")
+    run("train", "prm", *given, *TRAINING, *PRM)
     found = json.loads((prm / "training.json").read_text())["held_out"]
-    assert found["questions"] > 60
-    assert 0 < found["random"] < found["pass@8"]
-    assert found["auroc"] is not None
+    assert found["questions"] > 200
+    assert found["auroc"] > 0.7
+    assert found["best@4"] > found["random"] + 5
+    assert found["weighted@4"] > found["majority@4"] + 2
     scores_are_those_of_training(prm, labelled)
+
+
+def sampled(policy: Path, questions: list[dict[str, Any]]) -> Path:
+    """Samples of the questions, in an order that does not depend on which were done first."""
+    few, samples, ordered = (policy.with_name(f"{n}.jsonl") for n in ("few", "samples", "ordered"))
+    write_lines(few, questions)
+    given = (f"questions={few}", f"out={samples}", f"policy.model={policy}", FORMAT)
+    speed = ("concurrency=64", "policy.max_rows=256", "policy.device=cpu")
+    run("sample", *given, *speed, *SAMPLING)
+    write_lines(ordered, sorted(read_lines(samples), key=lambda row: str(row["id"])))
+    return ordered
 
 
 def scores_are_those_of_training(prm: Path, labelled: Path) -> None:
