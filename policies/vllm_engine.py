@@ -269,7 +269,11 @@ def _close(engine: weakref.ref[VllmEngine]) -> None:
 
 
 async def _shut_down(llm: Any) -> None:
-    llm.shutdown()
+    from psutil import NoSuchProcess
+
+    # vLLM asks a process for its name before it kills it; one that has just ended has none.
+    with contextlib.suppress(NoSuchProcess):
+        llm.shutdown()
 
 
 async def _start(settings: EngineSettings) -> Any:

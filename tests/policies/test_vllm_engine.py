@@ -7,6 +7,7 @@ import os
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from stepsearch.policies import vllm_engine
@@ -69,3 +70,22 @@ def test_the_heap_stays_frozen_until_the_last_engine_ends(monkeypatch: pytest.Mo
     assert gc.get_freeze_count() > 0
     second.close()
     assert gc.get_freeze_count() == 0
+
+
+def test_a_process_that_ended_by_itself_does_not_spoil_closing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Engine:
+        model_config = SimpleNamespace(max_model_len=8, dtype="x")
+        errored = False
+
+        def shutdown(self) -> None:
+            raise psutil.NoSuchProcess(1)
+
+    async def start(_: EngineSettings) -> Engine:
+        return Engine()
+
+    monkeypatch.setattr(vllm_engine, "_start", start)
+    engine = VllmEngine(EngineSettings(model="m"))
+    engine.close()
+    assert engine.is_closed
