@@ -4,8 +4,9 @@
 #   samples     vLLM: held-out questions by the first, each half by the policy of the other; labels
 #   verifiers   PRM and ORM from those labels
 #   distil      the first policy goes on with right solutions of the other two
-# held.jsonl are held-out questions, made.jsonl those of them that the generator made. Everything is kept in WORK; what is worth keeping is copied to OUT at each stage's end. WORK/questions.jsonl comes
-# from `stepsearch train prepare`. GPUS=0,1 trains PRM and ORM on a card each.
+# held.jsonl are held-out questions, made.jsonl those of them that the generator made. Everything is kept in WORK, where
+# questions.jsonl comes from `stepsearch train prepare`; what is worth keeping is copied to OUT at each stage's end.
+# GPUS=0,1 trains PRM and ORM on a card each.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 work=${WORK:-build/gpu/work}; out=${OUT:-build/gpu/out}; base=${BASE:-embedded}

@@ -62,7 +62,7 @@ def main() -> None:
     with contextlib.suppress(KeyboardInterrupt):
         for job in options.jobs:
             _sample(policy, options, job)
-    policy.engine.close()
+    policy.close()
 
 
 def _sample(policy: VllmPolicy, options: argparse.Namespace, job: str) -> None:

@@ -122,15 +122,14 @@ def questions(folder: Path) -> Path:
     return folder / "q.jsonl"
 
 
+def policy_settings(base: Path, folder: Path, **changes: Any) -> PolicySettings:
+    given: dict[str, Any] = {"held_out": 0.0, "lora": LORA, "optimisation": CPU} | changes
+    out = str(folder / "policy")
+    return PolicySettings(questions=[str(questions(folder))], out=out, base=str(base), **given)
+
+
 def test_policies_load_by_their_path(base: Path, tmp_path: Path) -> None:
-    given = PolicySettings(
-        questions=[str(questions(tmp_path))],
-        out=str(tmp_path / "policy"),
-        base=str(base),
-        held_out=0.0,
-        lora=LORA,
-        optimisation=CPU,
-    )
+    given = policy_settings(base, tmp_path)
     out = train_policy(given, {"system": None, "final_prefix": "####"})
     losses = [
         e["loss"] for e in json.loads((out / "training.json").read_text())["history"] if "loss" in e
@@ -149,12 +148,10 @@ def test_policies_load_by_their_path(base: Path, tmp_path: Path) -> None:
 
 
 def test_an_evaluation_at_an_epochs_end_is_made_once(base: Path, tmp_path: Path) -> None:
-    given = PolicySettings(
-        questions=[str(questions(tmp_path))],
-        out=str(tmp_path / "policy"),
-        base=str(base),
+    given = policy_settings(
+        base,
+        tmp_path,
         held_out=0.5,
-        lora=LORA,
         optimisation=Optimisation(epochs=2, batch_size=1, evaluations=2, device="cpu"),
     )
     out = train_policy(given, {"system": None, "final_prefix": "####"})
@@ -164,14 +161,7 @@ def test_an_evaluation_at_an_epochs_end_is_made_once(base: Path, tmp_path: Path)
 
 
 def test_going_on_from_an_adapter_begins_with_its_weights(base: Path, tmp_path: Path) -> None:
-    given = PolicySettings(
-        questions=[str(questions(tmp_path))],
-        out=str(tmp_path / "policy"),
-        base=str(base),
-        held_out=0.0,
-        lora=LORA,
-        optimisation=CPU,
-    )
+    given = policy_settings(base, tmp_path)
     out = train_policy(given, {"system": None})
     model = trainer.with_lora(trainer.load_base(str(base), "cpu"), Lora(rank=99, start=str(out)))
     assert isinstance(model, PeftModel)
