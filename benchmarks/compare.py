@@ -50,9 +50,12 @@ def problems(path: Path, limit: int) -> Iterator[Problem]:
 def cases(policy_adapter: str | None, prm_adapter: str | None, n: int) -> list[Case]:
     """Greedy, votes over `n` samples, and beams of `n` candidates by every verifier."""
     adapted = ["policy=lines", f"policy.adapter={policy_adapter}"]
-    policy = [] if policy_adapter is None else adapted
+    policy = ["policy=embedded_base"] if policy_adapter is None else adapted
     prm = ["verifier=line_prm", f"verifier.adapter={prm_adapter}"]
-    both = ["verifier=ensemble", f"verifier.members.prm.adapter={prm_adapter}"]
+    both = [
+        *("verifier=ensemble", "~verifier@verifier.members.orm", "~verifier.weights.orm"),
+        *("verifier@verifier.members.prm=line_prm", f"verifier.members.prm.adapter={prm_adapter}"),
+    ]
     beam, best = ["search=beam", f"search.n={n}"], ["search=best_of_n", f"search.n={n}"]
     found: list[tuple[str, list[str], tuple[Selection, ...]]]
     found = [("greedy", ["search=greedy", "verifier=none"], ("majority",))]

@@ -79,13 +79,23 @@ def _read_weights(folder: Path, model: nn.Module) -> dict[str, Tensor]:
     return weights
 
 
-def _check_base(folder: Path, base_hash: str | None) -> None:
-    """Refuse an adapter that was trained on another base, where both hashes are known."""
-    wanted = json.loads((folder / BASE).read_text()).get("base_sha256")
-    if base_hash is not None and wanted != base_hash:
+def check_base(folder: Path, base_hash: Callable[[], str | None]) -> None:
+    """Refuse an adapter that was trained on another base, where both hashes are known.
+
+    Args:
+        folder: of the adapter.
+        base_hash: gives the hash of this base, None when unknown; asked if the adapter names one.
+
+    Raises:
+        ConfigurationError: the hashes differ.
+    """
+    if not (folder / BASE).is_file():
+        return
+    wanted, found = json.loads((folder / BASE).read_text()).get("base_sha256"), base_hash()
+    if found is not None and wanted != found:
         raise ConfigurationError(
             f"adapter={folder} belongs to a base of hash {wanted}, not to this one of hash"
-            f" {base_hash}; give the model that the adapter was trained on"
+            f" {found}; give the model that the adapter was trained on"
         )
 
 
@@ -114,8 +124,7 @@ class Adapters:
         name = adapter_digest(folder)
         if name in self._names:
             return name
-        if (folder / BASE).is_file():
-            _check_base(folder, self._base_hash())
+        check_base(folder, self._base_hash)
         config, weights = _read_config(folder), _read_weights(folder, self._model)
         dtype = next(self._model.parameters()).dtype
         device = next(self._model.parameters()).device

@@ -14,6 +14,7 @@ from stepsearch.policies.causal import DEFAULT_CACHE_BYTES, DEFAULT_MAX_ROWS, Ca
 from stepsearch.policies.loading import load_tokenizer, model_hash, shared_runner
 from stepsearch.policies.prompt import PromptFormat
 from stepsearch.policies.sampling import Draw
+from stepsearch.policies.shipped import find_adapter
 from stepsearch.policies.starts import Start, Starts, choose_format
 from stepsearch.policies.text import StepCutter, StepRules
 from stepsearch.search.contracts import PolicySpec, Sample, SamplingParams, TextLogprobs
@@ -30,7 +31,7 @@ class TransformersPolicy:
 
     Args:
         model: "embedded", a folder or a hub name.
-        adapter: folder of a LoRA adapter on that model.
+        adapter: a LoRA adapter on that model, as of `find_adapter`.
         prompt_format: None for the adapter's own, or else for the template's defaults.
         device: "auto", "cpu", "cuda:0" and so on.
         dtype: "auto" (float32 on a CPU, else bfloat16), "float32", "bfloat16", "float16".
@@ -63,7 +64,7 @@ class TransformersPolicy:
         fixed_shapes: bool = False,
         revision: str | None = None,
     ) -> None:
-        folder = None if adapter is None else Path(adapter).expanduser()
+        folder = None if adapter is None else find_adapter(adapter)
         self._starts = Starts(load_tokenizer(model, revision), choose_format(prompt_format, folder))
         self.runner: CausalRunner = shared_runner(
             model,
@@ -84,7 +85,7 @@ class TransformersPolicy:
         self.spec = PolicySpec(
             name=str(model) if folder is None else f"{model}+{folder.name}",
             num_parameters=self.runner.model.num_parameters,
-            provenance=self._provenance(model, revision, folder),
+            provenance=self._provenance(model, revision, adapter),
         )
 
     async def sample(
@@ -156,7 +157,7 @@ class TransformersPolicy:
         return len(self._starts.prompt(prompt))
 
     def _provenance(
-        self, model: str | Path, revision: str | None, folder: Path | None
+        self, model: str | Path, revision: str | None, adapter: str | Path | None
     ) -> dict[str, Any]:
         base = self.runner.model
         return {
@@ -164,7 +165,7 @@ class TransformersPolicy:
             "model": str(model),
             "revision": base.revision or revision,
             "model_hash": model_hash(model, revision),
-            "adapter": None if folder is None else str(folder),
+            "adapter": None if adapter is None else str(adapter),
             "adapter_hash": self._adapter,
             "prompt_format": self._starts.format.to_mapping(),
             "template_hash": self._starts.template_hash,

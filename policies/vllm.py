@@ -12,12 +12,14 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from pathlib import Path
 from typing import Any
 
+from stepsearch.policies.adapters import check_base
 from stepsearch.policies.bridge import ask_all
 from stepsearch.policies.chunks import ChunkCutter, find_endings
 from stepsearch.policies.description import describe
 from stepsearch.policies.loading import load_tokenizer
 from stepsearch.policies.parts import later_seed
 from stepsearch.policies.prompt import PromptFormat
+from stepsearch.policies.shipped import find_adapter
 from stepsearch.policies.starts import Start, Starts, choose_format
 from stepsearch.policies.text import StepRules
 from stepsearch.policies.vllm_engine import (
@@ -51,7 +53,7 @@ class VllmPolicy:
 
     Args:
         model: "embedded", a folder or a hub name.
-        adapter: folder of a LoRA adapter on that model.
+        adapter: a LoRA adapter on that model, as of `find_adapter`.
         prompt_format: None for the adapter's own, or else for the template's defaults.
         revision: of a hub model.
         seeded: every request draws from a generator of its own. Without, samples are drawn from
@@ -66,7 +68,8 @@ class VllmPolicy:
 
     Raises:
         ModelNotFoundError: tokenizer or configuration could not be loaded.
-        ConfigurationError: vLLM could not start, or a setting does not fit.
+        ConfigurationError: vLLM could not start, the adapter belongs to another base, or a setting
+            does not fit.
     """
 
     spec: PolicySpec
@@ -82,8 +85,10 @@ class VllmPolicy:
         logprobs: bool = False,
         engine: Mapping[str, Any] | None = None,
     ) -> None:
-        folder = None if adapter is None else Path(adapter).expanduser()
+        folder = None if adapter is None else find_adapter(adapter)
         about = describe(model, revision)
+        if folder is not None:
+            check_base(folder, lambda: about.model_hash)
         self._starts = Starts(load_tokenizer(model, revision), choose_format(prompt_format, folder))
         form = self._starts.format
         self._rules = StepRules(
@@ -108,7 +113,7 @@ class VllmPolicy:
                 "model": str(model),
                 "revision": about.revision,
                 "model_hash": about.model_hash,
-                "adapter": None if folder is None else str(folder),
+                "adapter": None if adapter is None else str(adapter),
                 "adapter_hash": None if folder is None else _hash(folder),
                 "prompt_format": form.to_mapping(),
                 "template_hash": self._starts.template_hash,

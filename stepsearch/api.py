@@ -53,7 +53,7 @@ def solve(
     select: Selection | None = None,
     budget: int | Budget | None = None,
     policy: str | Policy = "embedded",
-    verifier: str | Verifier | None = "rule",
+    verifier: str | Verifier | None = "prm",
     task: str | Task = "math",
     seed: int = 0,
     abstain_below: float | None = None,
@@ -63,7 +63,7 @@ def solve(
     """Solve a question.
 
     Every part is a name from the configuration or an object of your own. Without any it is beam
-    search with the embedded model and the arithmetic rule verifier, on the CPU.
+    search with the embedded model and the process reward model trained for it, on the CPU.
 
     Args:
         question: the question.
@@ -114,7 +114,7 @@ def engine_for(
     select: Selection | None = None,
     budget: int | Budget | None = None,
     policy: str | Policy = "embedded",
-    verifier: str | Verifier | None = "rule",
+    verifier: str | Verifier | None = "prm",
     task: str | Task = "math",
     seed: int = 0,
     abstain_below: float | None = None,

@@ -17,6 +17,7 @@ from stepsearch.policies.loading import (
     model_hash,
     shared_runner,
 )
+from stepsearch.policies.shipped import find_adapter
 from stepsearch.search.contracts import ScoreFailure, StepScores
 from stepsearch.search.errors import ConfigurationError, PolicyError, VerifierError
 from stepsearch.verifiers.formats.readout import HeadFormat, TokensFormat
@@ -30,7 +31,7 @@ class Body:
 
     Args:
         model: `embedded`, a folder, or a hub name.
-        adapter: folder of a LoRA adapter; None for the model itself.
+        adapter: a LoRA adapter, as of `find_adapter`; None for the model itself.
         revision: of a hub model.
         device: `auto`, `cpu`, `cuda:N`.
         dtype: of the model; `auto` is float32 on a CPU and bfloat16 elsewhere.
@@ -58,7 +59,7 @@ class Body:
         )
         self.model = self.runner.model
         folder = model_folder(source.location, source.revision)
-        self._weights = folder if adapter is None else Path(adapter).expanduser()
+        self._weights = folder if adapter is None else find_adapter(adapter)
         self._adapter = None if adapter is None else self.runner.load_adapter(self._weights)
         self.provenance: dict[str, Any] = {
             "model": source.name,

@@ -23,8 +23,8 @@ class OutcomeVerifier(HeadVerifier):
         model: `embedded`, a folder, or a hub name.
         format: how the model is fed and read; a mapping is turned into an `OutcomeFormat`.
         name: the name of the score column.
-        adapter: folder of a LoRA adapter, which then also holds the head; None reads the head from
-            the model's own files.
+        adapter: a LoRA adapter, as of `find_adapter`, which then also holds the head; None reads
+            the head from the model's own files.
         revision: of a hub model.
         device: `auto`, `cpu`, `cuda:N`.
         dtype: of the model, `auto` being float32 on a CPU and bfloat16 elsewhere; the head is

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from stepsearch.policies.shipped import find_adapter
 from stepsearch.search.contracts import VerifierSpec
 from stepsearch.search.errors import ConfigurationError, ModelNotFoundError
 from stepsearch.verifiers.formats.outcome import OutcomeFormat
@@ -33,13 +34,13 @@ def read_spec(folder: str | Path) -> dict[str, Any]:
 
     Raises:
         ModelNotFoundError: the folder holds no such file.
-        ConfigurationError: it is of another form.
+        ConfigurationError: it is of another form, or stepsearch comes with no adapter of this name.
     """
-    path = Path(folder).expanduser() / SPEC
+    path = find_adapter(folder) / SPEC
     if not path.is_file():
         raise ModelNotFoundError(
             f"verifier.model={folder} holds no {SPEC}; give a folder that `stepsearch train prm` "
-            "or `stepsearch train orm` wrote"
+            "or `stepsearch train orm` wrote, or embedded/prm or embedded/orm"
         )
     try:
         spec: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -57,7 +58,7 @@ class TrainedVerifier:
     Calling it gives a `TransformersVerifier` for a PRM and an `OutcomeVerifier` for an ORM.
 
     Args:
-        model: the folder.
+        model: the folder, or the name of a shipped one, as of `find_adapter`.
         base: the model below the adapter; None for the one it was trained on, as the folder says.
         name: of the score column; None takes `prm` or `orm`.
         device: as of those two.
@@ -88,7 +89,7 @@ class TrainedVerifier:
         spec = read_spec(model)
         common: dict[str, Any] = {
             "model": base or spec["base"],
-            "adapter": Path(model).expanduser(),
+            "adapter": model,
             "format": spec["format"],
             "name": name or _name(spec),
             "device": device,

@@ -34,6 +34,7 @@ def world(tmp_path: Path) -> list[str]:
     return [
         "hydra.searchpath=[pkg://support.worldconf]",
         "policy=world",
+        "verifier=rule",
         "task=exact",
         "benchmark=file",
         f"benchmark.path={problems(tmp_path, 12)}",
@@ -322,7 +323,12 @@ def test_killed_twice_a_sweep_ends_as_if_undisturbed(
 ) -> None:
     strategies = options("search")
     arguments = [
-        *("hydra.searchpath=[pkg://support.worldconf]", "policy=world", "task=exact"),
+        *(
+            "hydra.searchpath=[pkg://support.worldconf]",
+            "policy=world",
+            "verifier=rule",
+            "task=exact",
+        ),
         "+policy.latency={_target_:support.worlds.latency,scale:0.01}",
         f"search={','.join(strategies)}",
         *("benchmark=file", f"benchmark.path={problems(tmp_path, 200)}"),

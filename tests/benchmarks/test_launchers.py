@@ -16,7 +16,12 @@ def start(folder: Path, *overrides: str) -> subprocess.Popen[str]:
     rows = [{"question": f"question {i}", "answer": i % 4} for i in range(12)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     arguments = [
-        *("hydra.searchpath=[pkg://support.worldconf]", "policy=world", "task=exact"),
+        *(
+            "hydra.searchpath=[pkg://support.worldconf]",
+            "policy=world",
+            "verifier=rule",
+            "task=exact",
+        ),
         *("benchmark=file", f"benchmark.path={path}", "search=best_of_n"),
     ]
     return subprocess.Popen(

@@ -243,9 +243,10 @@ def test_an_outcome_verifier_is_asked_for_every_prefix() -> None:
 
 
 def test_on_the_command_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["processbench", str(folder), "--split", "math", "verifier=rule", "--json"]) == 0
+    command = ["processbench", str(folder), "--split", "math"]
+    assert main([*command, "verifier=rule", "--json"]) == 0
     [shown] = json.loads(capsys.readouterr().out)
     assert (shown["split"], shown["f1"]) == ("math", 1.0)
-    assert main(["processbench", str(folder), "--split", "math", "--tune", "math"]) == 2
+    assert main([*command, "verifier=rule", "--tune", "math"]) == 2
     assert "cannot be tuned on" in capsys.readouterr().err
-    assert main(["processbench", str(folder), "--split", "math", "verifier=none"]) == 2
+    assert main([*command, "verifier=none"]) == 2

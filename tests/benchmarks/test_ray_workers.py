@@ -29,7 +29,12 @@ def problems(folder: Path, count: int) -> Path:
 
 def start(folder: Path, name: str, *overrides: str, count: int = COUNT) -> subprocess.Popen[str]:
     arguments = [
-        *("hydra.searchpath=[pkg://support.worldconf]", "policy=world", "task=exact"),
+        *(
+            "hydra.searchpath=[pkg://support.worldconf]",
+            "policy=world",
+            "verifier=rule",
+            "task=exact",
+        ),
         "+policy.latency={_target_:support.worlds.latency,scale:0.4}",
         *("benchmark=file", f"benchmark.path={problems(folder, count)}", "search=best_of_n"),
         *(f"runs={folder / name}", "concurrency=4"),
@@ -99,7 +104,12 @@ def test_more_workers_than_there_is_room_for_are_refused() -> None:
 
 def test_wrong_workers_are_refused(tmp_path: Path, capfd) -> None:
     arguments = [
-        *("hydra.searchpath=[pkg://support.worldconf]", "policy=world", "task=exact"),
+        *(
+            "hydra.searchpath=[pkg://support.worldconf]",
+            "policy=world",
+            "verifier=rule",
+            "task=exact",
+        ),
         *("benchmark=file", f"benchmark.path={problems(tmp_path, 4)}", f"runs={tmp_path / 'r'}"),
     ]
     assert main(["bench", *arguments, "workers=many"]) == 2

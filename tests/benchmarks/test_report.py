@@ -136,7 +136,8 @@ def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("whole")
-    world = ["hydra.searchpath=[pkg://support.worldconf]", "policy=world", "search=greedy"]
+    world = ["hydra.searchpath=[pkg://support.worldconf]", "policy=world"]
+    world += ["verifier=rule", "search=greedy"]
     assert main(["bench", *world, "benchmark.limit=2", f"runs={root}"]) == 0
     return root
 

@@ -8,7 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 
 import stepsearch.conf
-from stepsearch import Budget, ConfigurationError, SamplingParams
+from stepsearch import Budget, ConfigurationError, SamplingParams, solve
+from stepsearch.api import engine_for
 from stepsearch.conf.build import build, build_engine, load_config
 from stepsearch.conf.options import options
 from stepsearch.search.strategies.beam import Beam
@@ -77,6 +78,26 @@ def test_defaults() -> None:
     assert build(config, "budget") == Budget()
     assert build(config, "sampling") == SamplingParams(max_tokens=512)
     assert load_config(["search=best_of_n"]).search.n == BestOfN().n
+    assert (config.policy.model, config.policy.adapter) == ("embedded", "embedded/policy")
+    assert config.policy.prompt_format is None, "the adapter's own"
+    assert (config.verifier.model, config.verifier.base) == ("embedded/prm", None)
+    assert load_config(["verifier=orm"]).verifier.model == "embedded/orm"
+    base = load_config(["policy=embedded_base"]).policy
+    assert (base.model, base.adapter, len(base.prompt_format.examples)) == ("embedded", None, 2)
+
+
+def test_the_defaults_of_the_face_are_those_of_the_configuration() -> None:
+    groups = {name: option for d in _defaults() for name, option in d.items()}
+    for function in (solve, engine_for):
+        given = inspect.signature(function).parameters
+        for name in ("policy", "verifier", "search", "task"):
+            assert given[name].default == groups[name]
+
+
+def _defaults() -> list[dict[str, str]]:
+    found = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
+    assert isinstance(found, dict)
+    return [entry for entry in found["defaults"] if isinstance(entry, dict)]
 
 
 @pytest.mark.parametrize(
@@ -118,8 +139,10 @@ def test_members_of_an_ensemble_are_changed_added_and_taken_out() -> None:
         found = load_config(["verifier=ensemble", *overrides]).verifier
         return [found.members[n]["_target_"].split(".")[-1] for n in found.members], found.weights
 
-    assert members("verifier@verifier.members.prm=rule")[0] == ["RuleVerifier"] * 2
+    shipped = (["RuleVerifier", *["TrainedVerifier"] * 2], {"rule": 1, "prm": 1, "orm": 1})
+    assert members() == shipped
+    assert members("verifier@verifier.members.prm=rule")[0][:2] == ["RuleVerifier"] * 2
     more = members("+verifier@verifier.members.x=rule", "+verifier.weights.x=2")
-    assert (len(more[0]), more[1]["x"]) == (3, 2)
+    assert (len(more[0]), more[1]["x"]) == (4, 2)
     less = members("~verifier@verifier.members.rule", "~verifier.weights.rule")
-    assert (less[0], list(less[1])) == (["TransformersVerifier"], ["prm"])
+    assert (less[0], list(less[1])) == (["TrainedVerifier"] * 2, ["prm", "orm"])

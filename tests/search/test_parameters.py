@@ -74,8 +74,7 @@ def test_what_needs_probabilities_refuses_other_scores() -> None:
 
 def test_a_link_is_refused_where_there_are_probabilities_already() -> None:
     known = ["verifier=rule"], ["verifier=trl_prm", "verifier.model=/nowhere"]
-    members = ["verifier=ensemble", "verifier.members.prm.adapter=/nowhere"]
-    for verifier in (*known, members):
+    for verifier in (*known, ["verifier=ensemble"], ["verifier=prm"]):
         text = message("search=particle", "search.link=logistic", *verifier)
         assert "search.link=logistic does not fit verifier" in text
 

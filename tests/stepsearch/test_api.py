@@ -23,7 +23,8 @@ def test_names_and_objects_mix() -> None:
 
 
 def test_overrides_have_the_last_word() -> None:
-    solution = solve("q", policy=random_policy(), overrides=["search=best_of_n", "search.n=3"])
+    overrides = ["search=best_of_n", "search.n=3", "verifier=rule"]
+    solution = solve("q", policy=random_policy(), overrides=overrides)
     assert solution.usage.policy_calls == 3
 
 
@@ -33,6 +34,7 @@ def test_an_override_of_an_object_is_refused() -> None:
     both = solve(
         "q",
         policy=random_policy(),
+        verifier="rule",
         budget=100,
         select="best",
         overrides=["budget.policy_tokens=7", "select=majority"],
@@ -44,12 +46,13 @@ def test_many_at_once_and_inside_another_hydra_application() -> None:
     from hydra import compose, initialize_config_module
 
     async def many() -> list[str | None]:
-        calls = [asolve("q", policy=random_policy(), task="exact") for _ in range(6)]
+        settings = {"verifier": "rule", "task": "exact"}
+        calls = [asolve("q", policy=random_policy(), **settings) for _ in range(6)]
         return [solution.answer for solution in await asyncio.gather(*calls)]
 
     assert len(set(asyncio.run(many()))) == 1
     with initialize_config_module("stepsearch.conf", version_base="1.3"):
-        assert solve("q", policy=random_policy()).answer is not None
+        assert solve("q", policy=random_policy(), verifier="rule").answer is not None
         assert compose("config").search.n == 8, "the outer application goes on"
 
 
@@ -59,13 +62,13 @@ def test_a_setting_without_a_value_is_named_before_anything_is_loaded() -> None:
     with pytest.raises(ConfigurationError, match="select='vote'"):
         solve("q", select="vote")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="seed='x'"):
-        solve("q", policy=random_policy(), seed="x")  # type: ignore[arg-type]
+        solve("q", policy=random_policy(), verifier="rule", seed="x")  # type: ignore[arg-type]
 
 
 def test_a_number_is_a_budget_of_policy_tokens() -> None:
-    small = solve("q", policy=random_policy(), budget=7)
+    small = solve("q", policy=random_policy(), verifier="rule", budget=7)
     assert small.usage.policy_tokens <= 7
-    same = solve("q", policy=random_policy(), budget=Budget(policy_tokens=7))
+    same = solve("q", policy=random_policy(), verifier="rule", budget=Budget(policy_tokens=7))
     assert fingerprint(small) == fingerprint(same)
 
 
@@ -111,8 +114,11 @@ def test_examples_run(example: str, capsys) -> None:
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["hydra.searchpath=[pkg://custom_conf]", "search=first_good"],
-        ["search._target_=custom_strategy.FirstGood", "~search.lookahead", "~search.width"],
+        ["hydra.searchpath=[pkg://custom_conf]", "search=first_good", "verifier=rule"],
+        [
+            *("search._target_=custom_strategy.FirstGood", "~search.lookahead", "~search.width"),
+            "verifier=rule",
+        ],
         ["hydra.searchpath=[pkg://custom_conf]", "verifier=short_steps"],
         ["verifier=none", "verifier._target_=custom_verifier.ShortSteps", "+verifier.limit=60"],
     ],
@@ -131,8 +137,8 @@ import sys
 sys.path[:0] = {path!r}
 from stepsearch import solve, asolve
 from support.worlds import random_policy
-one = solve("q", policy=random_policy())
-two = await asolve("q", policy=random_policy())
+one = solve("q", policy=random_policy(), verifier="rule")
+two = await asolve("q", policy=random_policy(), verifier="rule")
 print("same", one.answer == two.answer)
 '''
 reply = client.execute_interactive(code, timeout=90, output_hook=lambda m: print(m["content"]))
@@ -173,7 +179,7 @@ def test_no_verifier_is_no_verifier() -> None:
     assert not solve("q", search="best_of_n", policy=random_policy(), verifier=None).tree.scores
     with pytest.raises(ConfigurationError, match="search=beam goes by the scores of a verifier"):
         solve("q", policy=random_policy(), verifier=None)
-    assert set(solve("q", policy=random_policy()).tree.scores) == {"rule"}
+    assert set(solve("q", policy=random_policy(), verifier="rule").tree.scores) == {"rule"}
 
 
 @pytest.mark.parametrize(

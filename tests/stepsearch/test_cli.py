@@ -12,7 +12,7 @@ from stepsearch.cli import main
 from stepsearch.conf.options import options
 from stepsearch.show import render
 
-WORLD = ["hydra.searchpath=[pkg://support.worldconf]", "policy=world"]
+WORLD = ["hydra.searchpath=[pkg://support.worldconf]", "policy=world", "verifier=rule"]
 
 
 def run(capsys, *arguments: str) -> tuple[int, str, str]:
@@ -122,7 +122,7 @@ def test_what_the_score_is_depends_on_the_selection(capsys, select: str, meaning
 
 def test_a_cancelled_search_says_that_its_account_is_short() -> None:
     policy = random_policy(latency=latency(0.001))
-    solution = solve("q", search="best_of_n", policy=policy)
+    solution = solve("q", search="best_of_n", policy=policy, verifier="rule")
     assert "without" not in render(solution, colour=False)
     cut = dataclasses.replace(solution, stop="cancelled")
     assert "s, without what was under way\n" in render(cut, colour=False) + "\n"

@@ -109,12 +109,13 @@ def test_a_question_longer_than_the_context_samples_nothing(tiny) -> None:
 @pytest.mark.embedded
 @pytest.mark.slow
 def test_the_embedded_model_solves_with_the_rule(embedded_path: Path) -> None:
-    solution = solve("What is 2 + 2?", overrides=["search.n=4"], budget=150)
+    plain = {"policy": "embedded_base", "verifier": "rule", "overrides": ["search.n=4"]}
+    solution = solve("What is 2 + 2?", budget=150, **plain)
     assert solution.usage.policy_tokens <= 150
     assert solution.candidates
     for node in range(1, len(solution.tree)):
         assert solution.tree.scores["rule"].note(node)
-    again = solve("What is 2 + 2?", overrides=["search.n=4"], budget=150)
+    again = solve("What is 2 + 2?", budget=150, **plain)
     assert again.tree.tokens == solution.tree.tokens
 
 
@@ -139,7 +140,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 def test_ctrl_c_on_the_command_line() -> None:
     latency = "policy.latency={_target_: hydra.utils.get_method, path: support.loud.endless}"
     policy = "policy._target_=support.worlds.random_policy"
-    with start(policy, latency, "search=best_of_n", "search.n=64") as process:
+    with start(policy, latency, "verifier=rule", "search=best_of_n", "search.n=64") as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "searching\n"
         os.kill(process.pid, signal.SIGINT)
@@ -158,7 +159,8 @@ def _cpu_seconds(pid: int) -> float:
 @pytest.mark.embedded
 def test_ctrl_c_while_a_model_writes(embedded_path: Path) -> None:
     endless = ["sampling.max_tokens=2000", "sampling.max_step_tokens=2000", "budget=unlimited"]
-    with start("search=best_of_n", "search.n=64", *endless) as process:
+    plain = ["policy=embedded_base", "verifier=rule"]
+    with start("search=best_of_n", "search.n=64", *plain, *endless) as process:
         deadline = time.monotonic() + 200
         while _cpu_seconds(process.pid) < 30 and time.monotonic() < deadline:
             time.sleep(0.2)  # loading is over by then, on a busy machine too

@@ -36,7 +36,7 @@ def solved(**settings: Any) -> Solution:
 def of_scores(*scores: float | None, **spec: Any) -> Solution:
     """A solution whose steps have these scores."""
     steps = tuple(ScoredStep(text=f"s{i}", score=s, note="too long") for i, s in enumerate(scores))
-    return replace(solved(), steps=steps, verifier=VerifierSpec(name="v", **spec))
+    return replace(solved(verifier="rule"), steps=steps, verifier=VerifierSpec(name="v", **spec))
 
 
 def test_the_first_wrong_step_is_named() -> None:

@@ -14,7 +14,7 @@ from stepsearch.cli import main
 from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.verifiers.rule import RuleVerifier
 
-WORLD = ["hydra.searchpath=[pkg://support.worldconf]", "policy=world"]
+WORLD = ["hydra.searchpath=[pkg://support.worldconf]", "policy=world", "verifier=rule"]
 BENCH = ["bench", *WORLD, "task=exact", "benchmark=file"]
 
 

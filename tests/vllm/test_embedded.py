@@ -33,6 +33,7 @@ def test_beam_solves_from_end_to_end(policy: VllmPolicy) -> None:
     solution = solve(
         "Tom has 3 boxes with 4 pens each. How many pens has he?",
         policy=policy,
+        verifier="rule",
         search="beam",
         overrides=["search.n=4", "search.width=2", "search.max_steps=3", "sampling.max_tokens=48"],
     )

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from stepsearch.policies.adapters import WEIGHTS
 from stepsearch.policies.loading import load_tokenizer
+from stepsearch.policies.shipped import find_adapter
 from stepsearch.search.aggregate import aggregate
 from stepsearch.search.contracts import ScoreFailure
 from stepsearch.search.errors import ConfigurationError
@@ -289,7 +290,7 @@ def load_scorer(folder: str | Path, device: str = "auto") -> Scorer:
     Raises:
         ModelNotFoundError: the folder holds no trained verifier.
     """
-    path = Path(folder).expanduser()
+    path = find_adapter(folder)
     base = load_base(read_spec(path)["base"], device)
     scorer = _scorer(with_lora(base, Lora(start=str(path))))
     tensors = load_file(path / WEIGHTS)

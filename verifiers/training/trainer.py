@@ -24,8 +24,9 @@ from transformers import (
     set_seed,
 )
 
-from stepsearch.policies.adapters import WEIGHTS
-from stepsearch.policies.loading import find_model, pick_device
+from stepsearch.policies.adapters import WEIGHTS, check_base
+from stepsearch.policies.loading import find_model, model_hash, pick_device
+from stepsearch.policies.shipped import find_adapter
 from stepsearch.search.errors import ConfigurationError, ModelNotFoundError
 from stepsearch.verifiers.training.folder import save_adapter
 
@@ -44,7 +45,7 @@ class Lora:
         alpha: the update is scaled by alpha / rank.
         dropout: of the update's input.
         targets: names of the layers that are adapted.
-        start: folder of an adapter to go on from, which then says rank and targets.
+        start: an adapter to go on from, as of `find_adapter`, which then says rank and targets.
     """
 
     rank: int = 16
@@ -124,12 +125,14 @@ def with_lora(model: PreTrainedModel, lora: Lora) -> PeftModel:
     """The model with an adapter that can be trained, new or to be gone on with.
 
     Raises:
-        ConfigurationError: the rank is below 1, or the adapter does not fit.
+        ConfigurationError: the rank is below 1, or the adapter to go on from is not there, does not
+            fit or belongs to another base.
     """
     if lora.start is not None:
-        folder = Path(lora.start).expanduser()
+        folder = find_adapter(lora.start)
         if not (folder / WEIGHTS).is_file():
             raise ConfigurationError(f"lora.start={lora.start} holds no {WEIGHTS}")
+        check_base(folder, lambda: model_hash(model.name_or_path))
         begun = LoraConfig.from_pretrained(str(folder))
         begun.inference_mode, begun.modules_to_save = False, None
         peft = _adapted(model, begun)
