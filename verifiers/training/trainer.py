@@ -132,7 +132,7 @@ def with_lora(model: PreTrainedModel, lora: Lora) -> PeftModel:
         folder = find_adapter(lora.start)
         if not (folder / WEIGHTS).is_file():
             raise ConfigurationError(f"lora.start={lora.start} holds no {WEIGHTS}")
-        check_base(folder, lambda: model_hash(model.name_or_path))
+        check_base(folder, lambda: model_hash(str(model.name_or_path)))
         begun = LoraConfig.from_pretrained(str(folder))
         begun.inference_mode, begun.modules_to_save = False, None
         peft = _adapted(model, begun)
