@@ -50,7 +50,8 @@ def test_simple_questions_are_answered_right(verifier: str) -> None:
     questions = {
         "A baker makes 5 trays with 12 muffins each. He sells 38 muffins. How many are left?": "22",
         "Sara has 24 apples. She gives 9 apples to Ben. How many apples does she have left?": "15",
-        "Ann read 12 pages on Monday and 15 pages on Tuesday. How many pages did she read in all?": "27",
+        "Ann read 12 pages on Monday and 15 pages on Tuesday. "
+        "How many pages did she read in all?": "27",
     }
     engine = engine_for(search="beam", verifier=verifier)
     solved = list(engine.solve_many(Problem(text=q, id=q) for q in questions))
