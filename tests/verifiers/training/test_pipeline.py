@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 import torch
-from support.small import save_small
 
+from stepsearch.benchmarks.perf.small_model import save_small
 from stepsearch.cli import main
 from stepsearch.conf.build import build, load_config
 from stepsearch.verifiers.stepwise import chain_of

@@ -10,13 +10,15 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from support.tiny import CHAT_TEMPLATE
-
-PLAIN_TEMPLATE = CHAT_TEMPLATE.partition("{% endif %}")[2]
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
+    "<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 
 
 def save_small(folder: Path, texts: Sequence[str], seed: int = 0) -> Path:
-    """Write model and tokenizer as transformers does."""
+    """Write model and tokenizer as transformers does; the tokenizer is trained on the texts."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
@@ -31,7 +33,7 @@ def save_small(folder: Path, texts: Sequence[str], seed: int = 0) -> Path:
         tokenizer_object=core,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        chat_template=PLAIN_TEMPLATE,
+        chat_template=CHAT_TEMPLATE,
     )
     torch.manual_seed(seed)
     config = LlamaConfig(
