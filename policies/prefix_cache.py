@@ -89,22 +89,29 @@ class PrefixCache(Generic[P]):
         self._roots: dict[str | None, Node[P]] = {}
         self._clock = 0
 
-    def match(self, key: str | None, ids: tuple[int, ...]) -> Match[P]:
-        """The longest cached prefix of `ids`; counts as a use."""
-        node = self._roots.setdefault(key, Node(None, (), None))
+    def match(
+        self, key: str | None, ids: tuple[int, ...], known: Match[P] | None = None
+    ) -> Match[P]:
+        """The longest cached prefix of `ids`; counts as a use.
+
+        Args:
+            key: the tree.
+            ids: the sequence.
+            known: an earlier match of it that was pinned since; the search goes on from there.
+        """
+        node, position = known or Match(self._roots.setdefault(key, Node(None, (), None)), 0)
+        while node.parent is not None and node.start >= position:
+            node = node.parent  # the edge was split since
         self._clock += 1
-        position = 0
         while True:
             node.last_used = self._clock
-            child = node.children.get(ids[position]) if position < len(ids) else None
+            if position < node.length or position == len(ids):
+                return Match(node, position)
+            child = node.children.get(ids[position])
             if child is None:
                 return Match(node, position)
-            shared = common_prefix(child.ids, ids[position : position + len(child.ids)])
-            position += shared
+            position += common_prefix(child.ids, ids[position : position + len(child.ids)])
             node = child
-            if shared < len(child.ids):
-                node.last_used = self._clock
-                return Match(node, position)
 
     def parts(self, match: Match[P]) -> list[Part[P]]:
         """The payloads of a match, from the root on."""

@@ -91,6 +91,28 @@ def test_eviction_keeps_the_limit_the_pins_and_whole_prefixes(
     assert cache.num_bytes <= limit
 
 
+@settings(max_examples=150, deadline=None)
+@given(OPERATIONS, st.integers(0, 40), KEYS, SEQUENCES)
+def test_a_match_that_goes_on_from_a_pinned_one_equals_a_new_one(
+    operations: list[tuple[str, str | None, tuple[int, ...]]],
+    limit: int,
+    key: str | None,
+    wanted: tuple[int, ...],
+) -> None:
+    cache: PrefixCache[Values] = PrefixCache(limit)
+    known = cache.match(key, wanted)
+    cache.pin(known.node)
+    for _, other, ids in operations:
+        put(cache, other, ids)
+        cache.evict()
+        going_on = cache.match(key, wanted, known)
+        assert going_on == cache.match(key, wanted)
+        assert read(cache, going_on) == [(key, wanted[: i + 1]) for i in range(going_on.length)]
+        cache.pin(going_on.node)
+        cache.unpin(known.node)
+        known = going_on
+
+
 def test_the_least_recently_used_leaf_goes_first() -> None:
     cache: PrefixCache[Values] = PrefixCache(3 * 6)
     put(cache, None, (1, 1))
