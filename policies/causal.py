@@ -7,7 +7,6 @@ event loops may ask.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from stepsearch.policies.answer import Answer
 from stepsearch.policies.decode import DecodeGroup, Row
 from stepsearch.policies.kv_slots import Segment
 from stepsearch.policies.model import CausalModel
@@ -45,6 +45,30 @@ class Encoded(NamedTuple):
     reused: int
 
 
+class Reading(NamedTuple):
+    """What a reader made of the hidden states of a sequence.
+
+    Attributes:
+        values: one for each position.
+        computed: as of `Encoded`.
+        reused: as of `Encoded`.
+    """
+
+    values: list[float]
+    computed: int
+    reused: int
+
+
+Reader = Callable[[Tensor], Tensor]
+"""From [n, hidden size] states to n numbers, each from its own state alone."""
+
+
+class _Unread(NamedTuple):
+    encoded: Encoded
+    reader: Reader
+    answer: Answer
+
+
 class Generated(NamedTuple):
     """A continuation that ended.
 
@@ -55,42 +79,6 @@ class Generated(NamedTuple):
 
     computed: int
     reused: int
-
-
-class _Answer:
-    """A future of some event loop, filled from the device's thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self._loop.create_future()
-        self.future.add_done_callback(self._note)
-        self.is_over = False
-
-    def _note(self, _: asyncio.Future[Any]) -> None:
-        self.is_over = True
-
-    def is_cancelled(self) -> bool:
-        """Whether nobody waits any more."""
-        return self.is_over or self._loop.is_closed()
-
-    def set(self, value: Any) -> None:
-        """Deliver a value."""
-        self._deliver(lambda: self.future.set_result(value))
-
-    def fail(self, error: Exception) -> None:
-        """Deliver an error."""
-        self._deliver(lambda: self.future.set_exception(error))
-
-    def _deliver(self, act: Callable[[], None]) -> None:
-        def deliver() -> None:
-            if not self.future.done():
-                act()
-
-        if not self._loop.is_closed():
-            try:
-                self._loop.call_soon_threadsafe(deliver)
-            except RuntimeError:  # closed between the check and the call: nobody waits
-                self.is_over = True
 
 
 class CausalRunner:
@@ -124,7 +112,7 @@ class CausalRunner:
         self.fixed_shapes = fixed_shapes
         self._max_rows = max_rows
         self._inbox: list[Prefix] = []
-        self._answers: set[_Answer] = set()
+        self._answers: set[Answer] = set()
         self._start_afresh(cache_bytes)
         self._closed = False
         self._process = os.getpid()
@@ -171,6 +159,45 @@ class CausalRunner:
             ValueError: positions or ids are out of range.
             PolicyError: the runner was closed, or the model failed on this sequence.
         """
+        encoded: Encoded = await self._encode(ids, positions, adapter, Answer.set)
+        return encoded
+
+    async def read(
+        self,
+        ids: Sequence[int],
+        positions: Sequence[int],
+        reader: Reader,
+        adapter: str | None = None,
+    ) -> Reading:
+        """What a reader makes of the last hidden states at some positions of a sequence.
+
+        All sequences that became ready in one pass are read at once, so that a device is waited for
+        once a pass and not once a sequence.
+
+        Args:
+            ids: as of `encode`.
+            positions: as of `encode`.
+            reader: called on the device's thread, with states of other sequences beside.
+            adapter: as of `encode`.
+
+        Raises:
+            ValueError: as of `encode`.
+            PolicyError: as of `encode`.
+        """
+
+        def keep(answer: Answer, encoded: Encoded) -> None:
+            self._unread.append(_Unread(encoded, reader, answer))
+
+        reading: Reading = await self._encode(ids, positions, adapter, keep)
+        return reading
+
+    async def _encode(
+        self,
+        ids: Sequence[int],
+        positions: Sequence[int],
+        adapter: str | None,
+        use: Callable[[Answer, Encoded], None],
+    ) -> Any:
         places = list(positions)
         if (
             not places
@@ -178,16 +205,15 @@ class CausalRunner:
             or not 0 <= places[0] <= places[-1] < len(ids)
         ):
             raise ValueError(f"positions={places[:4]}... must increase within the {len(ids)} ids")
-        answer = _Answer()
+        answer = Answer()
 
         def ready(prefix: Prefix) -> None:
             hidden = self._hidden(prefix, places)
             self._prefiller.release(prefix)
-            answer.set(Encoded(hidden, prefix.computed, prefix.reused))
+            use(answer, Encoded(hidden, prefix.computed, prefix.reused))
 
         self._submit(tuple(ids[: places[-1] + 1]), adapter, ready, answer)
-        encoded: Encoded = await self._wait(answer)
-        return encoded
+        return await self._wait(answer)
 
     async def generate(
         self,
@@ -209,7 +235,7 @@ class CausalRunner:
             ValueError: ids are out of range.
             PolicyError: the runner was closed, or the model failed on this sequence.
         """
-        answer = _Answer()
+        answer = Answer()
 
         def ready(prefix: Prefix) -> None:
             def end(error: Exception | None) -> None:
@@ -257,6 +283,7 @@ class CausalRunner:
         self._cache: PrefixCache[Segment] = PrefixCache(cache_bytes)
         self._prefiller = Prefiller(self.model, self._cache)
         self._groups: dict[str | None, DecodeGroup] = {}
+        self._unread: list[_Unread] = []
 
     def has_work(self) -> bool:
         """Whether anything waits or runs."""
@@ -274,8 +301,21 @@ class CausalRunner:
         self._place_beside_rows()
         if not self.fixed_shapes:
             self._prefiller.work()
+        self._hand_out()
         for group in list(self._groups.values()):
             group.work()
+
+    def _hand_out(self) -> None:
+        """Read what became ready, at once unless a result is to be the same to the last bit."""
+        batches: dict[Any, list[_Unread]] = {}
+        for index, one in enumerate(self._unread):
+            batches.setdefault((one.reader, index * self.fixed_shapes), []).append(one)
+        for (reader, _), batch in batches.items():
+            states = torch.cat([one.encoded.hidden for one in batch])
+            values = iter(reader(states).tolist())
+            for (hidden, computed, reused), _, answer in batch:
+                answer.set(Reading([next(values) for _ in hidden], computed, reused))
+        self._unread = []
 
     def _place_beside_rows(self) -> None:
         """Let a prefix that lacks one token ride with rows that run anyway.
@@ -309,7 +349,7 @@ class CausalRunner:
         ids: tuple[int, ...],
         adapter: str | None,
         ready: Callable[[Prefix], None],
-        answer: _Answer,
+        answer: Answer,
     ) -> None:
         if os.getpid() != self._process:
             raise PolicyError(
@@ -334,21 +374,19 @@ class CausalRunner:
             self._answers.add(answer)
             self._worker.condition.notify_all()
 
-    async def _wait(self, answer: _Answer) -> Any:
+    async def _wait(self, answer: Answer) -> Any:
         try:
             return await answer.future
         finally:
             self._answers.discard(answer)
 
     def _hidden(self, prefix: Prefix, positions: list[int]) -> Tensor:
+        """States at the positions, NaN where none was cached."""
         assert prefix.match is not None
-        size = self.model.shapes.hidden_size
-        hidden = torch.full((len(positions), size), float("nan"), device=self.model.device)
-        row = 0
+        found: list[Tensor] = []
         for segment, start, length in self._cache.parts(prefix.match):
-            inside = [p - start for p in positions if start <= p < start + length]
-            if inside:
-                index = torch.tensor(inside, device=self.model.device)
-                hidden[row : row + len(inside)] = segment.hidden[index].float()
-                row += len(inside)
-        return hidden
+            found += [segment.hidden[p - start] for p in positions if start <= p < start + length]
+        size = self.model.shapes.hidden_size
+        missing = len(positions) - len(found)
+        nowhere = torch.full((size,), torch.nan, device=self.model.device, dtype=self.model.dtype)
+        return torch.stack([*found, *[nowhere] * missing]).float()

@@ -50,12 +50,19 @@ class Shapes(NamedTuple):
     value_size: int
     hidden_size: int
 
+    @property
+    def num_values(self) -> int:
+        """Numbers per token."""
+        return (
+            self.num_layers * self.num_heads * (self.key_size + self.value_size) + self.hidden_size
+        )
+
 
 class SlotBuffers:
     """Rows of keys, values and hidden states; column c of a row holds its c-th token.
 
-    Grows when asked to. Unwritten places are zero and stay finite, since a masked NaN would still
-    poison an attention sum.
+    Grows when asked to. Places that no row uses stay finite, since a masked NaN would still poison
+    an attention sum.
     """
 
     def __init__(self, shapes: Shapes, dtype: torch.dtype, device: torch.device) -> None:
@@ -65,26 +72,42 @@ class SlotBuffers:
         self._allocate(0, 0)
 
     def _allocate(self, rows: int, columns: int) -> None:
-        s = self.shapes
-        self.keys = torch.zeros(
-            s.num_layers, rows, s.num_heads, columns, s.key_size, **self._options
+        s, places = self.shapes, rows * columns
+        per_token = s.num_layers * s.num_heads
+        self._memory = (
+            torch.zeros(places * per_token * s.key_size, **self._options),
+            torch.zeros(places * per_token * s.value_size, **self._options),
+            torch.zeros(places * s.hidden_size, **self._options),
         )
-        self.values = torch.zeros(
-            s.num_layers, rows, s.num_heads, columns, s.value_size, **self._options
+        self._capacity = places
+        self._lay_out(rows, columns)
+
+    def _lay_out(self, rows: int, columns: int) -> None:
+        s, places = self.shapes, rows * columns
+        keys, values, hidden = (
+            m[: places * (len(m) // max(1, self._capacity))] for m in self._memory
         )
-        self.hidden = torch.zeros(rows, columns, s.hidden_size, **self._options)
+        shape = (s.num_layers, rows, s.num_heads, columns)
+        self.keys, self.values = keys.view(*shape, s.key_size), values.view(*shape, s.value_size)
+        self.hidden = hidden.view(rows, columns, s.hidden_size)
         self.num_rows, self.num_columns = rows, columns
 
-    def reserve(self, rows: int, columns: int, *, keep: bool = True) -> None:
-        """Make room; without `keep` the contents may be lost, which saves a copy."""
+    def lay_out(self, rows: int, columns: int) -> None:
+        """Make it just so many rows and columns; the contents are lost."""
+        if rows * columns > self._capacity:
+            self._allocate(0, 0)  # first give back what there is
+            self._allocate(rows, columns)
+        else:
+            self._lay_out(rows, columns)
+
+    def reserve(self, rows: int, columns: int) -> None:
+        """Make room for so many rows and columns at least; the contents stay."""
         if rows <= self.num_rows and columns <= self.num_columns:
             return
         old = (self.keys, self.values, self.hidden)
         old_rows, old_columns = self.num_rows, self.num_columns
-        if not keep:
-            self._allocate(0, 0)
         self._allocate(max(rows, old_rows), max(columns, old_columns))
-        if keep and old_rows and old_columns:
+        if old_rows and old_columns:
             self.keys[:, :old_rows, :, :old_columns] = old[0]
             self.values[:, :old_rows, :, :old_columns] = old[1]
             self.hidden[:old_rows, :old_columns] = old[2]
@@ -116,6 +139,11 @@ class SlotBuffers:
         self.keys[:, row] = 0
         self.values[:, row] = 0
         self.hidden[row] = 0
+
+    def erase_all(self) -> None:
+        """Make everything finite again."""
+        for memory in self._memory:
+            memory.zero_()
 
 
 class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]

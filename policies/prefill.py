@@ -15,8 +15,31 @@ from stepsearch.policies.model import CausalModel
 from stepsearch.policies.packing import TokenTrie
 from stepsearch.policies.prefix_cache import Match, PrefixCache
 
-MAX_PADDING = 0.25
-"""Share of a batch that may be padding; rows that differ more go into separate passes."""
+_PASS_FLOPS = 8e12
+"""A pass of less takes an accelerator hardly less time: launching kernels is what it takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassLimits:
+    """How large one forward pass may be.
+
+    Attributes:
+        tokens: most tokens, padding included.
+        num_bytes: of keys, values and hidden states that the pass looks at, unless of one row.
+        padding: share that may be padding; rows that differ more go into separate passes.
+    """
+
+    tokens: int = 1024
+    num_bytes: int = 2 << 30
+    padding: float = 0.25
+
+    @classmethod
+    def of(cls, model: CausalModel) -> PassLimits:
+        """Small on a CPU; on an accelerator so large that the fixed cost of a pass is shared."""
+        if model.device.type == "cpu":
+            return cls()
+        tokens = int(_PASS_FLOPS / (2 * model.num_parameters))
+        return cls(tokens=min(max(tokens, cls().tokens), 8 * cls().tokens), padding=0.5)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -80,22 +103,21 @@ class Prefiller:
     Args:
         model: what computes.
         cache: where results go.
-        max_tokens: most tokens of one pass, padding included.
     """
 
-    def __init__(
-        self, model: CausalModel, cache: PrefixCache[Segment], max_tokens: int = 1024
-    ) -> None:
+    def __init__(self, model: CausalModel, cache: PrefixCache[Segment]) -> None:
         self.waiting: deque[Prefix] = deque()
         self._held: set[tuple[str | None, tuple[int, ...]]] = set()
         self._model = model
         self._cache = cache
-        self._max_tokens = max_tokens
+        self.limits = PassLimits.of(model)
         self._buffers = SlotBuffers(model.shapes, model.dtype, model.device)
 
     def refresh(self, prefix: Prefix) -> None:
         """Look up what is cached by now, and pin it."""
-        match = self._cache.match(prefix.adapter, prefix.ids)
+        match = self._cache.match(prefix.adapter, prefix.ids, prefix.match)
+        if match == prefix.match:
+            return
         self._cache.pin(match.node)
         self.release(prefix)
         prefix.match = match
@@ -122,7 +144,7 @@ class Prefiller:
 
     def is_held(self, prefix: Prefix) -> bool:
         """Whether somebody else computes it."""
-        return (prefix.adapter, prefix.ids) in self._held
+        return bool(self._held) and (prefix.adapter, prefix.ids) in self._held
 
     def fail(self, prefix: Prefix, error: Exception) -> None:
         """Give a prefix up."""
@@ -149,17 +171,27 @@ class Prefiller:
         """One pass over what waits, in order of arrival, for the adapter of the first."""
         rows = self._pack()
         while rows:
-            widest = len(rows[0].trie)
-            fits = max(1, self._max_tokens // widest)
-            batch = [r for r in rows[:fits] if len(r.trie) >= (1 - MAX_PADDING) * widest]
+            batch = rows[: self._num_fitting(rows)]
             rows = rows[len(batch) :]
             self._run_or_split(batch)
         self.settle()
 
+    def _num_fitting(self, rows: list[_Row]) -> int:
+        """How many of the rows, longest first, make one forward pass."""
+        limits, shapes = self.limits, self._model.shapes
+        widest, columns = len(rows[0].trie), 0
+        for count, row in enumerate(rows):
+            columns = max(columns, row.match.length + widest)
+            num_bytes = (count + 1) * columns * shapes.num_values * self._model.dtype.itemsize
+            is_too_large = (count + 1) * widest > limits.tokens or num_bytes > limits.num_bytes
+            if count and (is_too_large or len(row.trie) < (1 - limits.padding) * widest):
+                return count
+        return len(rows)
+
     def _pack(self) -> list[_Row]:
         """Rows for the next pass, longest first."""
         rows: dict[tuple[int, int], _Row] = {}
-        room = self._max_tokens
+        room = self.limits.tokens
         free = [p for p in self.waiting if not self.is_held(p)]
         for prefix in free:
             if room <= 0 or prefix.adapter != free[0].adapter:
@@ -177,6 +209,7 @@ class Prefiller:
         try:
             hidden = self._run(rows)
         except Exception as error:
+            self._buffers.erase_all()  # it may have been spoilt halfway
             if len(rows) == 1 and len(rows[0].members) == 1:
                 self.fail(rows[0].members[0][0], error)
             else:
@@ -213,7 +246,7 @@ class Prefiller:
         columns = starts + np.arange(num_tokens)
         # A padding token looks at itself, since a sum over nothing is not a number.
         allowed = columns[:, :, None] == np.arange(width)
-        self._buffers.reserve(len(rows), width, keep=False)
+        self._buffers.lay_out(len(rows), width)
         for i, row in enumerate(rows):
             size, start = len(row.trie), row.match.length
             ids[i, :size], depths[i, :size] = row.trie.tokens, row.trie.depths

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from huggingface_hub import snapshot_download
 
-from stepsearch.policies.causal import CausalRunner, Encoded
+from stepsearch.policies.causal import CausalRunner, Encoded, Reading
 from stepsearch.policies.loading import (
     find_model,
     load_tokenizer,
@@ -24,6 +24,8 @@ from stepsearch.verifiers.formats.readout import HeadFormat, TokensFormat
 from stepsearch.verifiers.heads import Head, read_head, token_head
 from stepsearch.verifiers.labels import check_labels
 from stepsearch.verifiers.tokens import token_ids
+
+Result = TypeVar("Result")
 
 
 class Body:
@@ -94,8 +96,22 @@ class Body:
         Raises:
             VerifierError: the model cannot be run any more.
         """
+        return await self._or_failure(name, self.runner.encode(ids, positions, self._adapter))
+
+    async def read(
+        self, name: str, ids: Sequence[int], positions: Sequence[int], head: Head
+    ) -> Reading | StepScores:
+        """What a head says at some positions, or the typed failure of this sequence alone.
+
+        Raises:
+            VerifierError: the model cannot be run any more.
+        """
+        reading = self.runner.read(ids, positions, head.values, self._adapter)
+        return await self._or_failure(name, reading)
+
+    async def _or_failure(self, name: str, result: Awaitable[Result]) -> Result | StepScores:
         try:
-            return await self.runner.encode(ids, positions, self._adapter)
+            return await result
         except PolicyError as error:
             if self.runner.is_closed:
                 raise VerifierError(f"{name}: {error}") from error

@@ -44,7 +44,12 @@ class Head(NamedTuple):
         return x
 
     def scores(self, hidden: Tensor) -> list[float]:
-        """One score for each row of [k, d] hidden states; NaN where an output is not finite.
+        """One score for each row of [k, d] hidden states; NaN where an output is not finite."""
+        found: list[float] = self.values(hidden).tolist()
+        return found
+
+    def values(self, hidden: Tensor) -> Tensor:
+        """The scores, [k] float32, where the hidden states are.
 
         A saturated activation hides an infinite output, hence the check before it.
         """
@@ -59,7 +64,7 @@ class Head(NamedTuple):
             case "difference":
                 classes = logits.softmax(dim=-1)
                 values = classes[:, good] - classes[:, 1 - good]
-        return values.where(logits.isfinite().all(dim=-1), torch.nan).tolist()
+        return values.where(logits.isfinite().all(dim=-1), torch.nan)
 
 
 def token_head(model: CausalModel, ids: tuple[int, int]) -> Head:

@@ -119,7 +119,11 @@ class ImplicitVerifier(ModelVerifier[EncodedAnswer]):
         first = encoded.num_prompt if known is None else before
         places = list(range(first - 1, len(ids) - 1))
         found = await asyncio.gather(
-            *(body.hidden(self.spec.name, ids, places) for body in self._bodies)
+            *(
+                body.hidden(self.spec.name, ids, places)
+                for body in self._bodies
+                if isinstance(body, Body)
+            )
         )
         states = [state for state in found if isinstance(state, Encoded)]
         for state in found:

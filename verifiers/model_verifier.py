@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
-from stepsearch.policies.causal import Encoded
 from stepsearch.search.contracts import ScoreFailure, StepScores, VerifierSpec
 from stepsearch.search.errors import ConfigurationError, VerifierError
 from stepsearch.search.tree import Chain
@@ -167,10 +166,9 @@ class HeadVerifier(ModelVerifier[EncodedChain]):
         return len(encoded.ids) - (encoded.num_known if len(chain) else 0)
 
     async def _score_one(self, chain: Chain, encoded: EncodedChain) -> StepScores:
-        states = await self._body.hidden(self.spec.name, encoded.ids, encoded.positions)
-        if not isinstance(states, Encoded):
-            return states
-        return scored(self._head.scores(states.hidden), states.computed, states.reused)
+        name, ids, positions = self.spec.name, encoded.ids, encoded.positions
+        reading = await self._body.read(name, ids, positions, self._head)
+        return reading if isinstance(reading, StepScores) else scored(*reading)
 
 
 def scored(values: Sequence[float], computed: int, reused: int) -> StepScores:

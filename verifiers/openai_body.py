@@ -79,7 +79,6 @@ class OpenAIBody:
         self.tokenizer = load_tokenizer(tokenizer or model, revision)
         self.num_parameters = num_parameters
         self._salted = False
-        self._head = self.head(format)
         self.client = OpenAIClient(base_url, api_key_variable, Patience(**(server or {})))
         with self.closed_on_error():
             told = self.client.context_length(model)
@@ -119,8 +118,10 @@ class OpenAIBody:
             return Head((), format)
         return Head((), HeadFormat(num_outputs=2, activation="softmax", good=0))
 
-    async def hidden(self, name: str, ids: Sequence[int], positions: Sequence[int]) -> StepScores:
-        """The scores at some positions, or the typed failure of this sequence alone.
+    async def read(
+        self, name: str, ids: Sequence[int], positions: Sequence[int], head: Head
+    ) -> StepScores:
+        """What a head says at some positions, or the typed failure of this sequence alone.
 
         Raises:
             ConnectionError, TimeoutError: the server did not answer in all attempts.
@@ -138,7 +139,7 @@ class OpenAIBody:
             raise VerifierError(f"{name}: the server refuses: {error}") from error
         except (ValueError, LookupError, TypeError) as error:
             raise VerifierError(f"{name}: {_odd(error)}") from error
-        values = scored(self._head.scores(found.rows), 0, 0)
+        values = scored(head.scores(found.rows), 0, 0)
         return replace(values, tokens=found.computed, tokens_reused=found.reused)
 
     def check(self, ids: Sequence[int], positions: Sequence[int]) -> None:

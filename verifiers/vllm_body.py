@@ -13,7 +13,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig
 
-from stepsearch.policies.causal import Encoded
+from stepsearch.policies.causal import Reading
 from stepsearch.policies.description import Description, describe
 from stepsearch.policies.loading import load_tokenizer
 from stepsearch.policies.vllm_engine import (
@@ -109,10 +109,10 @@ class VllmBody:
         layer = Layer(rows, rows.new_zeros(2))
         return Head((layer,), HeadFormat(num_outputs=2, activation="softmax", good=0))
 
-    async def hidden(
-        self, name: str, ids: Sequence[int], positions: Sequence[int]
-    ) -> Encoded | StepScores:
-        """What is read at some positions, or the typed failure of this sequence alone.
+    async def read(
+        self, name: str, ids: Sequence[int], positions: Sequence[int], head: Head
+    ) -> Reading | StepScores:
+        """What a head says at some positions, or the typed failure of this sequence alone.
 
         Raises:
             VerifierError: the engine cannot be used any more.
@@ -125,7 +125,7 @@ class VllmBody:
                 raise VerifierError(f"{name}: {error}") from error
             return StepScores(failure=ScoreFailure("missing", str(error)), tokens=None)
         rows, computed, reused = zip(*found, strict=True)
-        return Encoded(torch.stack(rows), sum(computed), sum(reused))
+        return Reading(head.scores(torch.stack(rows)), sum(computed), sum(reused))
 
     async def _read(self, ids: Sequence[int]) -> tuple[torch.Tensor, int, int]:
         pooled = await self.engine.pool(ids, self._task, cached=self._cached)

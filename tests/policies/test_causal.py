@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import math
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from stepsearch.policies.causal import CausalRunner, Encoded, Generated
 from stepsearch.policies.model import CausalModel
+from stepsearch.policies.prefill import PassLimits
 from stepsearch.policies.sampling import Draw, Token
 from stepsearch.search.errors import ConfigurationError, PolicyError
 
@@ -92,8 +94,88 @@ def test_hidden_states_equal_transformers_and_tokens_are_computed_once(kind: str
     runner.close()
 
 
+def test_readers_see_all_that_became_ready_in_one_pass(runner: CausalRunner) -> None:
+    bad = 17
+    runner.model._model.get_input_embeddings().weight.data[bad] = float("nan")
+    trunk = tuple(i for i in ids_of(1, 40) if i != bad)
+    chains = [trunk + tuple(i for i in ids_of(n, n + 1) if i != bad) for n in range(6)]
+    asked: list[int] = []
+
+    def total(states: torch.Tensor) -> torch.Tensor:
+        asked.append(len(states))
+        return states.sum(-1)
+
+    async def main() -> None:
+        places = [[3, len(chain) - 1] for chain in chains]
+        read = [runner.read(c, p, total) for c, p in zip(chains, places, strict=True)]
+        *readings, poisoned = await asyncio.gather(
+            *read, runner.read((*trunk, bad), [3, len(trunk)], total)
+        )
+        for chain, place, reading in zip(chains, places, readings, strict=True):
+            encoded = await runner.encode(chain, place)
+            assert reading.values == pytest.approx(encoded.hidden.sum(-1).tolist(), abs=1e-4)
+            assert reading.computed + reading.reused == len(chain)
+        assert math.isfinite(poisoned.values[0])
+        assert math.isnan(poisoned.values[1])
+
+    asyncio.run(main())
+    assert sum(asked) == 2 * (len(chains) + 1)
+    # With fixed shapes what else is ready must not change a bit.
+    assert len(asked) == len(chains) + 1 if runner.fixed_shapes else len(asked) <= 2
+
+
+def test_a_reader_that_raises_is_told_and_the_runner_goes_on(runner: CausalRunner) -> None:
+    def broken(_: torch.Tensor) -> torch.Tensor:
+        raise LookupError("reader")
+
+    async def main() -> None:
+        with pytest.raises(PolicyError, match="reader"):
+            await runner.read([5, 6, 7], [2], broken)
+        reading = await runner.read([5, 6, 7], [2], lambda states: states[:, 0])
+        assert math.isfinite(reading.values[0])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        PassLimits(tokens=10**6, num_bytes=1),
+        PassLimits(tokens=10**6, num_bytes=10**9, padding=1.0),
+        PassLimits(tokens=10**6, num_bytes=80_000, padding=0.5),
+    ],
+)
+def test_limits_of_a_pass_change_no_result(runner: CausalRunner, limits: PassLimits) -> None:
+    runner._prefiller.limits = limits
+    plain = tiny_model("llama")
+    chains = [ids_of(n, 3 + 4 * n) for n in range(8)]
+
+    async def main() -> list[Encoded]:
+        return await asyncio.gather(*[runner.encode(c, [len(c) - 1]) for c in chains])
+
+    for chain, result in zip(chains, asyncio.run(main()), strict=True):
+        expected = reference(plain, chain)[[len(chain) - 1]]
+        torch.testing.assert_close(result.hidden, expected, atol=1e-5, rtol=1e-5)
+    if not runner.fixed_shapes and limits.num_bytes > 1:
+        buffers = runner._prefiller._buffers
+        held = buffers.keys.nbytes + buffers.values.nbytes + buffers.hidden.nbytes
+        assert held <= limits.num_bytes
+
+
+def test_passes_are_larger_where_launching_is_what_takes_time() -> None:
+    class Model:
+        def __init__(self, device: str, num_parameters: int) -> None:
+            self.device, self.num_parameters = torch.device(device), num_parameters
+
+    def tokens(device: str, num_parameters: int) -> int:
+        return PassLimits.of(Model(device, num_parameters)).tokens  # type: ignore[arg-type]
+
+    assert tokens("cpu", 135_000_000) == tokens("cuda", 7_000_000_000) == 1024
+    assert 1024 < tokens("cuda", 1_500_000_000) < tokens("cuda", 135_000_000) == 8192
+
+
 def test_long_sequences_are_computed_in_pieces(runner: CausalRunner) -> None:
-    runner._prefiller._max_tokens = 16
+    runner._prefiller.limits = PassLimits(tokens=16)
     plain = tiny_model("llama")
     chains = [ids_of(n, 50) for n in range(3)]
 

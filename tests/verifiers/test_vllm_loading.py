@@ -34,7 +34,7 @@ class Body:
     def uncached(self) -> Any:
         return nullcontext(self)
 
-    async def hidden(self, *_: object) -> StepScores:
+    async def read(self, *_: object) -> StepScores:
         return StepScores(failure=ScoreFailure("missing", "lost"))
 
     def close(self) -> None:
