@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -152,8 +153,13 @@ def _as_hydra_wants_it(arguments: Sequence[str]) -> Iterator[None]:
             os.environ[_FULL_ERROR] = full
 
 
-def execute(config: DictConfig) -> Path:
+def execute(config: DictConfig, **loaded: Any) -> Path:
     """Do one run, or what is left of it; returns its folder.
+
+    Args:
+        config: of the run.
+        loaded: `policy` and `verifier` that are used instead of loading the configured ones, which
+            they must be; their caches are as warm as they are.
 
     Raises:
         ConfigurationError: a setting does not fit, or the folder holds something else.
@@ -180,7 +186,7 @@ def execute(config: DictConfig) -> Path:
             # A kill between the last trace and the tables is not to leave old ones that look whole.
             (folder.path / SUMMARY).unlink(missing_ok=True)
             with devices(config.devices):
-                _solve(config, folder, problems, done, grader)
+                _solve(config, folder, problems, done, grader, loaded)
         _write_tables(folder, problems, grader)
     return folder.path
 
@@ -191,6 +197,7 @@ def _solve(
     problems: Gradable,
     done: dict[str, Done],
     grader: Grader,
+    loaded: dict[str, Any],
 ) -> None:
     """Solve what is left; every solution is in the traces before it is counted here."""
     golds = {problem.id: problem.answer or "" for problem in problems.problems}
@@ -198,20 +205,24 @@ def _solve(
     left = [problem for problem in problems.problems if problem.id not in done]
     progress = _Progress(len(golds), len(done), right)
     with progress.bar:
-        for solution in _solutions(config, folder, left, grader.task):
+        for solution in _solutions(config, folder, left, grader.task, loaded):
             progress.show(solution, grader.right(solution.answer, golds[solution.problem.id]))
     gc.collect()  # the next run of a sweep starts with the memory free
 
 
 def _solutions(
-    config: DictConfig, folder: RunFolder, problems: Sequence[Problem], task: Task
+    config: DictConfig,
+    folder: RunFolder,
+    problems: Sequence[Problem],
+    task: Task,
+    loaded: dict[str, Any],
 ) -> Iterator[Solution | Trace]:
     """Solve here or on many workers."""
     path = folder.path / TRACES
     if config.workers is None:
         traced = OmegaConf.merge(config, {"trace": str(path)})
         assert isinstance(traced, DictConfig)
-        yield from build_engine(traced, task=task).solve_many(problems)
+        yield from build_engine(traced, task=task, **loaded).solve_many(problems)
     else:
         writer = TraceWriter(path, {})
         for line in solve_sharded(config, problems):

@@ -8,12 +8,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hydra.utils import instantiate
 
 from stepsearch.benchmarks import bench as module
 from stepsearch.benchmarks.perf import kills
 from stepsearch.benchmarks.report_tables import Samples
 from stepsearch.benchmarks.run_data import methods_of, read_runs
 from stepsearch.cli import main
+from stepsearch.conf.build import build, load_config
 from stepsearch.conf.options import options
 from stepsearch.search.errors import PolicyError
 from stepsearch.search.task import ExactTask
@@ -77,6 +79,24 @@ def test_a_run_is_a_folder_with_traces_and_tables(world: list[str], capfd) -> No
     shown = capfd.readouterr().err
     for part in ("12/12", "accuracy ", "tokens/s", folder.name):
         assert part in shown
+
+
+def test_models_that_are_loaded_are_not_loaded_again(
+    world: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config([*world, "benchmark.limit=3"], "bench")
+    loaded = {name: build(config, name) for name in ("policy", "verifier")}
+    other = load_config([*world, "benchmark.limit=3", f"runs={tmp_path / 'other'}"], "bench")
+
+    def refused(part: object, **_: object) -> object:
+        if part in (config.policy, config.verifier):
+            raise AssertionError(f"loaded again: {part}")
+        return instantiate(part, **_)
+
+    plain = module.execute(other)
+    monkeypatch.setattr("stepsearch.conf.build.instantiate", refused)
+    again = module.execute(config, **loaded)
+    assert table(again) == table(plain)
 
 
 def test_a_complete_run_is_left_alone(world: list[str], capfd) -> None:
