@@ -6,11 +6,12 @@
 #   distil      the first policy goes on with right solutions of the other two
 # held.jsonl are held-out questions, made.jsonl those of them that the generator made. Everything is kept in WORK, where
 # questions.jsonl comes from `stepsearch train prepare`; what is worth keeping is copied to OUT at each stage's end.
-# GPUS=0,1 trains PRM and ORM on a card each.
+# GPUS=0,1 trains PRM and ORM on a card each. Without other settings it is the recipe of the adapters that ship.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 work=${WORK:-build/gpu/work}; out=${OUT:-build/gpu/out}; base=${BASE:-embedded}
 IFS=, read -ra gpus <<< "${GPUS:-0}"
+rate=optimisation.learning_rate=3e-3
 began=$SECONDS
 say() { echo "[$((SECONDS - began)) s] $*"; }
 stepsearch() { python3 -m stepsearch "$@"; }
@@ -40,9 +41,9 @@ train_policy() {
   CUDA_VISIBLE_DEVICES=${gpus[0]} stepsearch train policy out="$work/$1" base="$base" questions="$2" held_out="$3" \
     optimisation.checkpoints=1 optimisation.batch_size=64 optimisation.evaluations=3 "${@:4}"
 }
-run_policy() { train_policy policy "$work/questions.jsonl" 0.07 ${POLICY:-}; }
-run_half0() { train_policy half0 "$work/half0.jsonl" 0 ${POLICY:-}; }
-run_half1() { train_policy half1 "$work/half1.jsonl" 0 ${POLICY:-}; }
+run_policy() { train_policy policy "$work/questions.jsonl" 0.07 ${POLICY:-$rate}; }
+run_half0() { train_policy half0 "$work/half0.jsonl" 0 ${HALF:-$rate optimisation.epochs=4}; }
+run_half1() { train_policy half1 "$work/half1.jsonl" 0 ${HALF:-$rate optimisation.epochs=4}; }
 policies() {
   [ -e "$work/held.jsonl" ] || python3 examples/training_split.py "$work/questions.jsonl" "$work"
   together policy half0 half1
@@ -55,11 +56,11 @@ run_held() {
   write_samples policy "$work/held.jsonl:$work/held-greedy.jsonl:1:0" "$work/made.jsonl:$work/made-greedy.jsonl:1:0" \
     "$work/held.jsonl:$work/held-samples.jsonl:${HELD:-64}:0.8" "$work/made.jsonl:$work/made-samples.jsonl:${MADE:-16}:0.8"
 }
-run_write0() { write_samples half1 "$work/half0.jsonl:$work/half0-samples.jsonl:${TAUGHT:-12}:0.8"; }
-run_write1() { write_samples half0 "$work/half1.jsonl:$work/half1-samples.jsonl:${TAUGHT:-12}:0.8"; }
+run_write0() { write_samples half1 "$work/half0.jsonl:$work/half0-samples.jsonl:${TAUGHT:-8}:0.8"; }
+run_write1() { write_samples half0 "$work/half1.jsonl:$work/half1-samples.jsonl:${TAUGHT:-8}:0.8"; }
 label_all() {
   for name in {held,made}-{greedy,samples} half{0,1}-samples; do
-    stepsearch label samples="$work/$name.jsonl" out="$work/$name-labelled.jsonl" method=both workers="${WORKERS:-12}" 2>&1 | tail -n 2
+    stepsearch label samples="$work/$name.jsonl" out="$work/$name-labelled.jsonl" method="${LABELS:-outcome}" workers="${WORKERS:-12}" 2>&1 | tail -n 2
   done
 }
 samples() {
@@ -73,7 +74,7 @@ samples() {
 train_verifier() {
   CUDA_VISIBLE_DEVICES=$2 stepsearch train "$1" out="$work/$1" base="$base" lora.start="$work/policy" \
     labelled="[$(printf "$work/%s-samples-labelled.jsonl," half0 half1)$work/held-samples-labelled.jsonl]" \
-    optimisation.checkpoints=1 optimisation.batch_size=64 ${VERIFIER:-}
+    optimisation.checkpoints=1 optimisation.batch_size=64 ${VERIFIER:-per_class=4 optimisation.learning_rate=1e-3}
 }
 run_prm() { train_verifier prm "${gpus[0]}"; }
 run_orm() { train_verifier orm "${gpus[-1]}"; }

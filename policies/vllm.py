@@ -57,7 +57,7 @@ class VllmPolicy:
         prompt_format: None for the adapter's own, or else for the template's defaults.
         revision: of a hub model.
         seeded: every request draws from a generator of its own. Without, samples are drawn from
-            the engine's generator: faster, and no run is like another.
+            the engine's generator, which may be faster, and no run is like another.
         logprobs: steps carry their log-probability, which `search.prior=policy` needs; costs time.
         engine: how the engine is started, by the names of `EngineSettings`.
 
