@@ -24,22 +24,9 @@ TITLES = {
 }
 _NOTES = {
     "accuracy": "95% intervals over problems: Wilson's for accuracies, a bootstrap's for costs; "
-    "several seeds are averaged first. Samples, verifiers, calibration, depth, coverage and the votes "
-    "at equal compute are of the first seed alone. A line joins methods that differ in their budget "
-    "or number of samples only.",
-    "equal": "At equal compute against votes over independent samples",
-    "samples": "Independent samples read out at every number of them",
-    "verifiers": "Verifiers: discrimination, calibration and length",
-    "calibration": "Calibration by score",
-    "depth": "Discrimination by depth",
-    "coverage": "Accuracy when the least certain problems stay unanswered",
-    "difficulty": "By difficulty",
-}
-_NOTES = {
-    "accuracy": "95% intervals over problems: Wilson's for accuracies, a bootstrap's for costs; "
-    "several seeds are averaged first (but samples, verifiers, calibration, depth, coverage and the "
-    "votes of the next table are of the first seed alone). A line joins methods that differ in their budget or number "
-    "of samples only.",
+    "several seeds are averaged first. Samples, verifiers, calibration, depth, coverage and the "
+    "votes at equal compute are of the first seed alone. A line joins methods that differ in their "
+    "budget or number of samples only.",
     "equal": "As many samples of the policy's best_of_n run with the most samples as cost what the "
     "method cost on average; differences are paired over problems, their intervals a bootstrap's.",
     "samples": "Means over all subsets. A verifier that is exploited falls behind as N grows.",
