@@ -7,6 +7,7 @@ payload computed for them. It knows nothing of tensors: a payload can be cut and
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -175,9 +176,9 @@ class PrefixCache(Generic[P]):
         """
         if self.num_bytes <= self.limit_bytes:
             return
-        heap = [(n.last_used, i, n) for i, n in enumerate(self._leaves()) if not n.pins]
+        serial = itertools.count()  # nodes have no order
+        heap = [(n.last_used, next(serial), n) for n in self._leaves() if not n.pins]
         heapq.heapify(heap)
-        serial = len(heap)
         while heap and self.num_bytes > 0.9 * self.limit_bytes:
             node = heapq.heappop(heap)[2]
             parent = node.parent
@@ -186,8 +187,7 @@ class PrefixCache(Generic[P]):
             del parent.children[node.ids[0]]
             self.num_bytes -= node.payload.num_bytes
             if parent.parent is not None and not parent.children and not parent.pins:
-                heapq.heappush(heap, (parent.last_used, serial, parent))
-                serial += 1
+                heapq.heappush(heap, (parent.last_used, next(serial), parent))
 
     def clear(self) -> None:
         """Forget everything."""

@@ -125,6 +125,25 @@ def test_the_least_recently_used_leaf_goes_first() -> None:
     assert kept == [1, 4]  # down to nine tenths: two of four leave
 
 
+def test_leaves_of_one_age_are_evicted_beside_pinned_ones() -> None:
+    cache: PrefixCache[Values] = PrefixCache(10**9)
+    for ids, is_pinned in [
+        ((1, 0, 1), False),
+        ((1, 0, 1, 0), False),
+        ((0, 1), True),
+        ((1, 0), False),
+        ((1, 0, 0, 1), False),
+        ((1, 1), True),
+    ]:
+        put(cache, None, ids)
+        if is_pinned:
+            cache.pin(cache.match(None, ids).node)
+    cache.limit_bytes = 0
+    cache.evict()
+    assert cache.num_bytes == 3 * 4
+    assert cache.match(None, (1, 0, 0, 1)).length == 1
+
+
 def test_a_payload_whose_prefix_is_gone_is_not_added() -> None:
     cache: PrefixCache[Values] = PrefixCache(100)
     cache.insert(None, (1, 2, 3), 2, values(None, (1, 2, 3), 2))
