@@ -119,7 +119,8 @@ class Prefiller:
         if match == prefix.match:
             return
         self._cache.pin(match.node)
-        self.release(prefix)
+        if prefix.match is not None:
+            self._cache.unpin(prefix.match.node)
         prefix.match = match
 
     def release(self, prefix: Prefix) -> None:
@@ -154,18 +155,23 @@ class Prefiller:
         prefix.on_error(error)
 
     def settle(self) -> None:
-        """Hand out what is complete and forget what was cancelled."""
-        for _ in range(len(self.waiting)):
-            prefix = self.waiting.popleft()
-            if prefix.is_cancelled():
-                self.release(prefix)
-                continue
+        """Hand out what is complete and forget what was cancelled.
+
+        Everything is pinned before anything is released, since that may evict what a pass has just
+        computed.
+        """
+        wanted, self.waiting = self.waiting, deque()
+        for prefix in wanted:
             if not self.is_held(prefix):
                 self.refresh(prefix)
-            if prefix.num_missing or self.is_held(prefix):
+        for prefix in wanted:
+            if prefix.is_cancelled():
+                self.release(prefix)
+            elif prefix.num_missing or self.is_held(prefix):
                 self.waiting.append(prefix)
             else:
                 prefix.on_ready(prefix)
+        self._cache.evict()
 
     def work(self) -> None:
         """One pass over what waits, in order of arrival, for the adapter of the first."""

@@ -162,6 +162,23 @@ def test_limits_of_a_pass_change_no_result(runner: CausalRunner, limits: PassLim
         assert held <= limits.num_bytes
 
 
+@pytest.mark.parametrize("cache_bytes", [0, 60_000])
+def test_a_small_cache_makes_nothing_that_waits_be_computed_again(cache_bytes: int) -> None:
+    runner = CausalRunner(CausalModel(tiny_model("llama"), "tiny"), cache_bytes=cache_bytes)
+    trunk = ids_of(1, 30)
+    chains = [trunk + ids_of(n, 40) for n in range(40)]
+
+    async def main() -> list[Encoded]:
+        return await asyncio.gather(*[runner.encode(c, [len(c) - 1]) for c in chains])
+
+    encoded = asyncio.run(main())
+    distinct = {chain[:n] for chain in chains for n in range(1, len(chain) + 1)}
+    assert sum(e.computed for e in encoded) == len(distinct)
+    assert all(e.computed + e.reused == 70 for e in encoded)
+    assert runner.cache_bytes <= cache_bytes
+    runner.close()
+
+
 def test_passes_are_larger_where_launching_is_what_takes_time() -> None:
     class Model:
         def __init__(self, device: str, num_parameters: int) -> None:
