@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from peft import LoraConfig, inject_adapter_in_model, set_peft_model_state_dict
 from peft.tuners.lora import LoraLayer
@@ -126,6 +126,19 @@ class Adapters:
             return name
         check_base(folder, self._base_hash)
         config, weights = _read_config(folder), _read_weights(folder, self._model)
+        try:
+            self._inject(name, folder, config, weights)
+        except ConfigurationError:
+            self._remove(name)
+            raise
+        finally:
+            self._layers = [m for m in self._model.modules() if isinstance(m, LoraLayer)]
+            self._switch(self._active)
+            self._model.eval()
+        self._names.add(name)
+        return name
+
+    def _inject(self, name: str, folder: Path, config: Any, weights: dict[str, Tensor]) -> None:
         dtype = next(self._model.parameters()).dtype
         device = next(self._model.parameters()).device
         try:
@@ -145,11 +158,13 @@ class Adapters:
         for _, parameter in mine:
             parameter.data = parameter.data.to(device=device, dtype=dtype)
             parameter.requires_grad_(False)
-        self._layers = [m for m in self._model.modules() if isinstance(m, LoraLayer)]
-        self._names.add(name)
-        self._switch(self._active)
-        self._model.eval()
-        return name
+
+    def _remove(self, name: str) -> None:
+        """Take out what of a refused adapter is in the model."""
+        for module in self._model.modules():
+            if isinstance(module, LoraLayer):
+                module._active_adapter = []  # peft would choose another one, with a warning
+                cast(Any, module).delete_adapter(name)
 
     def activate(self, name: str | None) -> None:
         """Make one adapter active, or none.

@@ -178,7 +178,7 @@ class DecodeGroup:
         if not drawing:
             return result
         hidden = self._last_hidden(drawing)
-        logits = self._model.logits(hidden)
+        logits = self._model.logits(hidden, self._adapter)
         if self._fixed:
             logits = logits[torch.tensor(drawing, device=logits.device)]
         draws = [d for i in drawing if (d := self.rows[i].draw) is not None]

@@ -199,14 +199,20 @@ class CausalModel:
                 " language model"
             )
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, adapter: str | None = None) -> Tensor:
         """[n, hidden size] to [n, vocabulary] in float32.
+
+        Args:
+            hidden: last hidden states.
+            adapter: name of a loaded adapter, which may change the head; None for the base.
 
         Raises:
             ConfigurationError: the model has no language-model head.
         """
         self.require_head()
-        logits: Tensor = self._model.get_output_embeddings()(hidden)
+        with self.lock:
+            self._adapters.activate(adapter)
+            logits: Tensor = self._model.get_output_embeddings()(hidden)
         return logits.float()
 
     def output_rows(self, ids: Sequence[int]) -> tuple[Tensor, Tensor | None]:
@@ -244,9 +250,9 @@ class CausalModel:
         return sum(found) / len(found)
 
     @torch.no_grad()
-    def logprob(self, hidden: Tensor, ids: Sequence[int]) -> float:
+    def logprob(self, hidden: Tensor, ids: Sequence[int], adapter: str | None = None) -> float:
         """Sum of log p(ids[k] | hidden[k]) over [n, hidden size] states and n ids, in nats."""
-        scores = self.logits(hidden.to(self.dtype)).log_softmax(dim=-1)
+        scores = self.logits(hidden.to(self.dtype), adapter).log_softmax(dim=-1)
         index = torch.tensor(ids, device=scores.device)[:, None]
         return float(scores.gather(1, index).sum())
 

@@ -149,7 +149,8 @@ class TransformersPolicy:
         first = len(start) - 1
         positions = range(first, first + len(ids))
         encoded = await self.runner.encode((*start, *ids[:-1]), positions, self._adapter)
-        value = await asyncio.to_thread(self.runner.model.logprob, encoded.hidden, ids)
+        logprob = self.runner.model.logprob
+        value = await asyncio.to_thread(logprob, encoded.hidden, ids, self._adapter)
         return value, encoded.computed, encoded.reused
 
     def count_prompt_tokens(self, prompt: str) -> int:

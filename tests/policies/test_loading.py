@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from stepsearch.policies.loading import (
     pick_dtype,
     shared_runner,
 )
+from stepsearch.policies.sampling import Draw, Token
 from stepsearch.search.errors import ConfigurationError, ModelNotFoundError
 
 
@@ -28,9 +30,15 @@ def folder(tmp_path: Path) -> Path:
     return save_tiny(tmp_path / "model")
 
 
-def save_adapter(folder: Path, kind: str = "llama", seed: int = 1, rank: int = 4) -> Any:
+def save_adapter(
+    folder: Path,
+    kind: str = "llama",
+    seed: int = 1,
+    rank: int = 4,
+    targets: Sequence[str] = ("q_proj", "down_proj"),
+) -> Any:
     """A LoRA adapter with random weights; returns the peft model as the reference."""
-    config = LoraConfig(r=rank, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")
+    config = LoraConfig(r=rank, target_modules=list(targets), task_type="CAUSAL_LM")
     model: Any = get_peft_model(tiny_model(kind), config).eval()
     torch.manual_seed(seed)
     for name, parameter in model.named_parameters():
@@ -145,6 +153,64 @@ def test_adapters_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> N
     (adapter / "adapter_config.json").write_text(json.dumps(config | {"peft_type": "IA3"}))
     with pytest.raises(ConfigurationError, match="IA3"):
         runner.load_adapter(adapter)
+
+
+def test_a_refused_adapter_leaves_base_and_others_as_they_were(
+    folder: Path, tmp_path: Path
+) -> None:
+    runner = shared_runner(folder, device="cpu", cache_bytes=0)
+    save_adapter(tmp_path / "good")
+    save_adapter(tmp_path / "bad", seed=2, targets=("q_proj", "v_proj"))
+    file = tmp_path / "bad" / "adapter_model.safetensors"
+    whole = load_file(file)
+    save_file({name: whole[name] for name in sorted(whole)[1:]}, file)
+    good = runner.load_adapter(tmp_path / "good")
+
+    async def states() -> torch.Tensor:
+        jobs = [runner.encode([5, 9, 200], [2], name) for name in (None, good)]
+        return torch.cat([e.hidden for e in await asyncio.gather(*jobs)])
+
+    before = asyncio.run(states())
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="does not fit"):
+            runner.load_adapter(tmp_path / "bad")
+        torch.testing.assert_close(asyncio.run(states()), before)
+    save_file(whole, file)
+    assert runner.load_adapter(tmp_path / "bad") != good
+    torch.testing.assert_close(asyncio.run(states()), before)
+
+
+@pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers`")
+def test_an_adapter_of_the_head_changes_no_other_logits(folder: Path, tmp_path: Path) -> None:
+    runner = shared_runner(folder, device="cpu")
+    reference = save_adapter(tmp_path / "head", targets=("lm_head", "q_proj"))
+    name = runner.load_adapter(tmp_path / "head")
+    ids, length = [5, 9, 200, 31], 8
+
+    async def write(adapter: str | None) -> list[int]:
+        tokens: list[int] = []
+
+        def on_token(token: Token) -> bool:
+            tokens.append(token.id)
+            return len(tokens) < length
+
+        await runner.generate(ids, Draw(seed=0, temperature=0.0), on_token, adapter)
+        return tokens
+
+    async def both() -> list[list[int]]:
+        return await asyncio.gather(write(None), write(name), write(None))
+
+    def expected(model: Any) -> list[int]:
+        inputs = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, 4).long()}
+        written = model.generate(
+            **inputs, max_new_tokens=length, do_sample=False, eos_token_id=None
+        )
+        return [int(i) for i in written[0, 4:]]
+
+    plain, adapted = expected(tiny_model("llama")), expected(reference)
+    assert plain != adapted
+    for _ in range(2):
+        assert asyncio.run(both()) == [plain, adapted, plain]
 
 
 def test_an_adapter_of_another_base_is_refused(folder: Path, tmp_path: Path) -> None:
