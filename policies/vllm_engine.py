@@ -6,6 +6,7 @@ its own; its front end runs on an event loop of its own, so that any loop may as
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import gc
@@ -13,13 +14,13 @@ import itertools
 import os
 import sys
 import weakref
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal, NamedTuple
 
 from stepsearch.search.background import BackgroundLoop
-from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.errors import ConfigurationError, PolicyError
 
 OLDEST, NEWEST = "0.25.0", "0.32.0"
 """The versions of vLLM that this was tested with."""
@@ -177,6 +178,7 @@ class VllmEngine:
     def __init__(self, settings: EngineSettings, adapter: str | None = None) -> None:
         self.settings = settings
         self._numbers = itertools.count()
+        self._in_flight: set[asyncio.Task[Any]] = set()
         self._llm: Any = self.loop.submit(_start(settings)).result()
         atexit.register(_close, weakref.ref(self))
         _freeze()
@@ -189,16 +191,21 @@ class VllmEngine:
         return str(self._llm.model_config.dtype).removeprefix("torch.")
 
     async def generate(self, ask: Ask) -> AsyncGenerator[Piece, None]:
-        """New tokens, all at once or in pieces; leaving it early aborts the request."""
-        stream = self._llm.generate(
-            {"type": "token", "prompt_token_ids": list(ask.ids)},
-            _sampling(ask),
-            request_id=f"{id(self):x}-{next(self._numbers)}",
-            lora_request=self._adapter,
-        )
-        async with contextlib.aclosing(stream):
-            async for output in stream:
-                yield _piece(output, ask)
+        """New tokens, all at once or in pieces; leaving it early aborts the request.
+
+        Raises:
+            PolicyError: the engine is closed, or was meanwhile.
+        """
+        with self._ended_by_close():
+            stream = self._llm.generate(
+                {"type": "token", "prompt_token_ids": list(ask.ids)},
+                _sampling(ask),
+                request_id=f"{id(self):x}-{next(self._numbers)}",
+                lora_request=self._adapter,
+            )
+            async with contextlib.aclosing(stream):
+                async for output in stream:
+                    yield _piece(output, ask)
 
     async def pool(self, ids: Sequence[int], task: PoolTask, *, cached: bool = True) -> Pooled:
         """The raw outputs for a sequence: rows of the tokens that were computed, or of the last.
@@ -208,23 +215,44 @@ class VllmEngine:
             task: hidden state of the last token, or outputs of the head for it or for all.
             cached: read from the prefix cache as far as it goes. vLLM itself would not for
                 `token_classify`, since rows of cached tokens are not there.
+
+        Raises:
+            PolicyError: the engine is closed, or was meanwhile.
         """
         from vllm import PoolingParams
 
         params = PoolingParams(
             task=task, use_activation=False, skip_reading_prefix_cache=not cached
         )
-        stream = self._llm.encode(
-            {"type": "token", "prompt_token_ids": list(ids)},
-            params,
-            request_id=f"{id(self):x}-{next(self._numbers)}",
-            lora_request=self._adapter,
-        )
-        async with contextlib.aclosing(stream):
-            async for output in stream:
-                data = output.outputs.data.float()
-                return Pooled(data.reshape(-1, data.shape[-1]), output.num_cached_tokens)
-        raise AssertionError("the engine ended a request without an output")
+        with self._ended_by_close():
+            stream = self._llm.encode(
+                {"type": "token", "prompt_token_ids": list(ids)},
+                params,
+                request_id=f"{id(self):x}-{next(self._numbers)}",
+                lora_request=self._adapter,
+            )
+            async with contextlib.aclosing(stream):
+                async for output in stream:
+                    data = output.outputs.data.float()
+                    return Pooled(data.reshape(-1, data.shape[-1]), output.num_cached_tokens)
+            raise AssertionError("the engine ended a request without an output")
+
+    @contextlib.contextmanager
+    def _ended_by_close(self) -> Iterator[None]:
+        """The task in the block is cancelled by `close`, which is an error to whoever waits."""
+        if self._llm is None:
+            raise PolicyError("the vLLM engine is closed; make a new one")
+        task = asyncio.current_task()
+        assert task is not None
+        self._in_flight.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._llm is None:
+                raise PolicyError("the vLLM engine was closed meanwhile") from None
+            raise
+        finally:
+            self._in_flight.discard(task)
 
     @property
     def is_closed(self) -> bool:
@@ -236,7 +264,7 @@ class VllmEngine:
         llm, self._llm = self._llm, None
         if llm is not None:
             _unfreeze()
-            self.loop.submit(_shut_down(llm)).result(timeout=60)
+            self.loop.submit(_shut_down(llm, self._in_flight)).result(timeout=60)
 
 
 _num_running = 0
@@ -268,8 +296,13 @@ def _close(engine: weakref.ref[VllmEngine]) -> None:
         found.close()
 
 
-async def _shut_down(llm: Any) -> None:
+async def _shut_down(llm: Any, in_flight: Iterable[asyncio.Task[Any]]) -> None:
     from psutil import NoSuchProcess
+
+    tasks = list(in_flight)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
     # vLLM asks a process for its name before it kills it; one that has just ended has none.
     with contextlib.suppress(NoSuchProcess):

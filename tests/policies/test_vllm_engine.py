@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
+import threading
+from collections.abc import AsyncGenerator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
 
 from stepsearch.policies import vllm_engine
 from stepsearch.policies.vllm_engine import (
+    Ask,
     EngineSettings,
+    Piece,
     VllmEngine,
     _batch_invariance,
     engine_arguments,
 )
+from stepsearch.search.errors import PolicyError
 
 NAME = "VLLM_BATCH_INVARIANT"
 
@@ -89,3 +95,36 @@ def test_a_process_that_ended_by_itself_does_not_spoil_closing(
     engine = VllmEngine(EngineSettings(model="m"))
     engine.close()
     assert engine.is_closed
+
+
+def test_closing_ends_what_is_in_flight_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = threading.Event()
+
+    class Engine:
+        model_config = SimpleNamespace(max_model_len=8, dtype="x")
+        errored = False
+
+        async def generate(self, *_: object, **__: object) -> AsyncGenerator[object, None]:
+            started.set()
+            await asyncio.Event().wait()
+            yield
+
+        def shutdown(self) -> None:
+            pass
+
+    async def start(_: EngineSettings) -> Engine:
+        return Engine()
+
+    async def pieces() -> list[Piece]:
+        return [piece async for piece in engine.generate(ask)]
+
+    monkeypatch.setattr(vllm_engine, "_start", start)
+    monkeypatch.setattr(vllm_engine, "_sampling", lambda _: None)
+    engine, ask = VllmEngine(EngineSettings(model="m")), cast(Ask, SimpleNamespace(ids=(1,)))
+    waiting = engine.loop.submit(pieces())
+    assert started.wait(10)
+    engine.close()
+    with pytest.raises(PolicyError, match="closed meanwhile"):
+        waiting.result(timeout=10)
+    with pytest.raises(PolicyError, match="is closed"):
+        engine.loop.submit(pieces()).result(timeout=10)
