@@ -165,6 +165,8 @@ def execute(config: DictConfig, **loaded: Any) -> Path:
         ConfigurationError: a setting does not fit, or the folder holds something else.
         PolicyError: some problems have no result; running again tries them again.
     """
+    if loaded and config.workers is not None:
+        raise ConfigurationError("workers=ray loads models of its own; leave workers=null")
     if config.workers not in (None, "ray"):
         raise ConfigurationError(f"workers={config.workers!r} must be null or ray")
     if config.trace is not None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +32,7 @@ from stepsearch.search.errors import StepsearchError
 def configurations(options: argparse.Namespace) -> Iterator[tuple[str, DictConfig]]:
     """Every search over every data set, with a name."""
     for search, data in itertools.product(options.search, options.data):
-        (strategy, *settings), (benchmark, *more) = search.split(), data.split()
+        (strategy, *settings), (benchmark, *more) = (search.split() or [""]), (data.split() or [""])
         overrides = [f"search={strategy}", f"benchmark={benchmark}", f"runs={options.runs}"]
         yield (
             f"{search}, {benchmark}",
@@ -50,8 +51,12 @@ def main() -> None:
     add("overrides", nargs="*", help="settings of all runs")
     options = parser.parse_intermixed_args()
     runs, started = list(configurations(options)), time.monotonic()
+    for name, config in runs:
+        if any(config[part] != runs[0][1][part] for part in ("policy", "verifier")):
+            parser.error(f"{name} asks for another policy or verifier than {runs[0][0]}")
     loaded: dict[str, Any] = {part: build(runs[0][1], part) for part in ("policy", "verifier")}
     print(f"models loaded in {time.monotonic() - started:.0f} s", flush=True)
+    failed = False
     for name, config in runs:
         if time.monotonic() - started > options.seconds:
             print(f"{name}: not started", flush=True)
@@ -59,7 +64,9 @@ def main() -> None:
         try:
             print(f"{name}: {execute(config, **loaded)}", flush=True)
         except StepsearchError as error:
+            failed = True
             print(f"{name}: {error}", flush=True)
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from stepsearch.benchmarks.run_data import methods_of, read_runs
 from stepsearch.cli import main
 from stepsearch.conf.build import build, load_config
 from stepsearch.conf.options import options
-from stepsearch.search.errors import PolicyError
+from stepsearch.search.errors import ConfigurationError, PolicyError
 from stepsearch.search.task import ExactTask
 from stepsearch.search.trace import read
 
@@ -97,6 +97,9 @@ def test_models_that_are_loaded_are_not_loaded_again(
     monkeypatch.setattr("stepsearch.conf.build.instantiate", refused)
     again = module.execute(config, **loaded)
     assert table(again) == table(plain)
+    config.workers = "ray"
+    with pytest.raises(ConfigurationError, match="workers"):
+        module.execute(config, **loaded)
 
 
 def test_a_complete_run_is_left_alone(world: list[str], capfd) -> None:
