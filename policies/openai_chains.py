@@ -211,12 +211,18 @@ def counted(reply: Reply, limit: int) -> int:
     """Tokens of an answer; budgets rest on them.
 
     Raises:
-        PolicyError: the server does not tell, or wrote more than it may.
+        PolicyError: the server does not tell, tells what cannot be, or wrote more than it may.
     """
     if reply.num_tokens is None:
         raise PolicyError(
             "the server does not tell how many tokens it wrote (usage.completion_tokens), so a"
             " budget cannot be kept; use another server"
+        )
+    least = int(bool(reply.text) or reply.end == "stopped")  # the separator was written, too
+    if type(reply.num_tokens) is not int or reply.num_tokens < least:
+        raise PolicyError(
+            f"the server tells of {reply.num_tokens!r} tokens (usage.completion_tokens) where it"
+            f" wrote {least} at least, so a budget cannot be kept; use another server"
         )
     if reply.num_tokens > limit:
         raise PolicyError(f"the server wrote {reply.num_tokens} tokens where {limit} were allowed")

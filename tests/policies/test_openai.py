@@ -14,6 +14,8 @@ from support.tiny import save_tiny, tiny_tokenizer
 
 from stepsearch import Budget, ConfigurationError, Engine, ModelNotFoundError, SamplingParams
 from stepsearch.policies.openai import OpenAIPolicy
+from stepsearch.policies.openai_chains import counted
+from stepsearch.policies.openai_replies import Reply
 from stepsearch.search.background import background
 from stepsearch.search.contracts import Sample
 from stepsearch.search.errors import PolicyError
@@ -164,6 +166,18 @@ def test_a_budget_needs_the_number_of_tokens(server: FaultyServer, connect: Conn
     server.sends -= {"ids", "usage"}
     with pytest.raises(PolicyError, match="completion_tokens"):
         sample(connect(prompts="text"), STEP, [1])
+
+
+@pytest.mark.parametrize("count", [0, -5, True, "3"])
+def test_a_number_of_tokens_that_cannot_be_is_refused(count: Any) -> None:
+    stopped = Reply(
+        text="", ids=None, pieces=None, logprobs=None, num_tokens=count, end="stopped",
+        prompt_tokens=None, cached=None,
+    )  # fmt: skip
+    for reply in (stopped, stopped._replace(text="so", end="length")):
+        with pytest.raises(PolicyError, match="completion_tokens"):
+            counted(reply, 9)
+    assert counted(stopped._replace(end="eos", num_tokens=0), 9) == 0
 
 
 def test_a_chat_is_refused_for_steps_and_writes_whole_answers(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from stepsearch.policies.adapters import BASE, CONFIG, WEIGHTS
 from stepsearch.policies.loading import model_hash
+from stepsearch.search.errors import ConfigurationError
+from stepsearch.verifiers.training.settings import changed
 
 RECORD = "training.json"
 
@@ -54,6 +57,27 @@ def save_base(folder: Path, base: str) -> None:
     """Write which base an adapter belongs to."""
     known = {"base": base, "base_sha256": model_hash(base)}
     (folder / BASE).write_text(json.dumps(known, indent=1) + "\n")
+
+
+def require_same(folder: Path, kind: str, settings: Any) -> None:
+    """Refuse a folder in which something else was trained.
+
+    Args:
+        folder: complete.
+        kind: what would be trained: `policy`, `step` or `outcome`.
+        settings: with which; where it lies and on which device it is trained does not matter.
+
+    Raises:
+        ConfigurationError: it names what differs.
+    """
+    record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    wanted = json.loads(json.dumps(asdict(settings), default=str))
+    before = {"kind": record.get("kind", kind)} | record.get("settings", wanted)
+    names = changed(before, {"kind": kind} | wanted)
+    if other := [name for name in names if name not in ("out", "optimisation.device")]:
+        raise ConfigurationError(
+            f"{folder} was trained with other settings ({', '.join(other)}); give another out"
+        )
 
 
 def save_record(folder: Path, record: Mapping[str, Any]) -> None:

@@ -15,7 +15,13 @@ from torch import Tensor, nn
 from stepsearch.policies.loading import load_tokenizer
 from stepsearch.policies.prompt import FILE_NAME, PromptEncoder, PromptFormat
 from stepsearch.search.errors import ConfigurationError
-from stepsearch.verifiers.training.folder import RECORD, save_adapter, save_base, save_record
+from stepsearch.verifiers.training.folder import (
+    RECORD,
+    require_same,
+    save_adapter,
+    save_base,
+    save_record,
+)
 from stepsearch.verifiers.training.questions import (
     Question,
     is_held_out,
@@ -75,6 +81,7 @@ def train_policy(settings: PolicySettings, format: dict[str, Any] | PromptFormat
     """
     out = Path(settings.out).expanduser()
     if (out / RECORD).is_file():
+        require_same(out, "policy", settings)
         _log.info("%s: complete before, nothing was done", out)
         return out
     started = time.perf_counter()

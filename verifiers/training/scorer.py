@@ -38,7 +38,13 @@ from stepsearch.verifiers.training.examples import (
     outcome_encoder,
     step_encoder,
 )
-from stepsearch.verifiers.training.folder import save_adapter, save_base, save_record
+from stepsearch.verifiers.training.folder import (
+    RECORD,
+    require_same,
+    save_adapter,
+    save_base,
+    save_record,
+)
 from stepsearch.verifiers.training.lines import read_lines
 from stepsearch.verifiers.training.measures import choice_measures, step_measures
 from stepsearch.verifiers.training.questions import is_held_out
@@ -135,6 +141,8 @@ def _train(
     kind: Literal["step", "outcome"], settings: ScorerSettings, form: StepFormat | OutcomeFormat
 ) -> Path:
     out = Path(settings.out).expanduser()
+    if (out / RECORD).is_file():
+        require_same(out, kind, settings)
     if (out / SPEC).is_file():
         _log.info("%s: complete before, nothing was done", out)
         return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,12 @@ def test_policies_load_by_their_path(base: Path, tmp_path: Path) -> None:
         e["loss"] for e in json.loads((out / "training.json").read_text())["history"] if "loss" in e
     ]
     assert losses[-1] < 0.5 * losses[0]
+    assert train_policy(given, {"system": None, "final_prefix": "####"}) == out
+    other = replace(given, optimisation=replace(CPU, epochs=99))
+    with pytest.raises(ConfigurationError, match=r"optimisation\.epochs"):
+        train_policy(other, {"system": None, "final_prefix": "####"})
+    with pytest.raises(ConfigurationError, match="kind"):
+        train_prm(settings(base, questions(tmp_path), out), STEP)
     config = json.loads((out / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] is None
     override = [f"policy.model={base}", f"policy.adapter={out}", "policy.device=cpu"]
