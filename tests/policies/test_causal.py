@@ -107,10 +107,11 @@ def test_readers_see_all_that_became_ready_in_one_pass(runner: CausalRunner) -> 
 
     async def main() -> None:
         places = [[3, len(chain) - 1] for chain in chains]
-        read = [runner.read(c, p, total) for c, p in zip(chains, places, strict=True)]
-        *readings, poisoned = await asyncio.gather(
-            *read, runner.read((*trunk, bad), [3, len(trunk)], total)
-        )
+        wanted = [*zip(chains, places, strict=True), ((*trunk, bad), [3, len(trunk)])]
+        with runner._worker.condition:  # so that all of them wait before the first pass
+            tasks = [asyncio.ensure_future(runner.read(c, p, total)) for c, p in wanted]
+            await asyncio.sleep(0)
+        *readings, poisoned = await asyncio.gather(*tasks)
         for chain, place, reading in zip(chains, places, readings, strict=True):
             encoded = await runner.encode(chain, place)
             assert reading.values == pytest.approx(encoded.hidden.sum(-1).tolist(), abs=1e-4)
@@ -169,7 +170,10 @@ def test_a_small_cache_makes_nothing_that_waits_be_computed_again(cache_bytes: i
     chains = [trunk + ids_of(n, 40) for n in range(40)]
 
     async def main() -> list[Encoded]:
-        return await asyncio.gather(*[runner.encode(c, [len(c) - 1]) for c in chains])
+        with runner._worker.condition:  # so that all of them wait before the first pass
+            tasks = [asyncio.ensure_future(runner.encode(c, [len(c) - 1])) for c in chains]
+            await asyncio.sleep(0)
+        return await asyncio.gather(*tasks)
 
     encoded = asyncio.run(main())
     distinct = {chain[:n] for chain in chains for n in range(1, len(chain) + 1)}
