@@ -128,7 +128,7 @@ class Adapters:
         config, weights = _read_config(folder), _read_weights(folder, self._model)
         try:
             self._inject(name, folder, config, weights)
-        except ConfigurationError:
+        except BaseException:
             self._remove(name)
             raise
         finally:
