@@ -25,20 +25,7 @@ from stepsearch.search.types import Step
 from stepsearch.verifiers.transformers import TransformersVerifier
 
 STEPS, WIDTH, ROWS = 5, 4, 128
-WORDS = (
-    "she",
-    "buys",
-    "sells",
-    "apples",
-    "pens",
-    "for",
-    "each",
-    "day",
-    "total",
-    "is",
-    "so",
-    "then",
-)
+WORDS = ("she", "buys", "sells", "apples", "pens", "for", "each", "day", "total", "is", "so")
 
 
 class Beam:
@@ -74,9 +61,8 @@ class Beam:
 
 async def grow_all(beams: Sequence[Beam], verifier: TransformersVerifier, n: int) -> list[int]:
     """All beams at once."""
-    return [
-        c for found in await asyncio.gather(*(b.grow(verifier, n) for b in beams)) for c in found
-    ]
+    found = await asyncio.gather(*(beam.grow(verifier, n) for beam in beams))
+    return [tokens for of_one in found for tokens in of_one]
 
 
 def bare_seconds(model: CausalModel, ids: Sequence[Sequence[int]], num_tokens: int) -> float:
