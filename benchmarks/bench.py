@@ -267,8 +267,9 @@ def _write_tables(folder: RunFolder, problems: Gradable, grader: Grader) -> None
             *(100 * accuracy[key] for key in ("value", "low", "high")),
             f"{summary['usage']['policy_tokens']:,}",
         )
-    if summary["extraction_alarm"]:
-        _log.warning("%s: %s", folder.path, summary["extraction_alarm"])
+    for alarm in ("extraction_alarm", "step_alarm"):
+        if summary[alarm]:
+            _log.warning("%s: %s", folder.path, summary[alarm])
     missing = len(problems.problems) - len(rows)
     if missing or summary["failed"]:
         raise PolicyError(

@@ -14,6 +14,7 @@ from stepsearch.benchmarks.run_folder import printable, replace_file
 from stepsearch.benchmarks.samples import Sample, SampledProblem, read_samples
 from stepsearch.benchmarks.scorers import apply_link, parse_scorer, score_missing
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import check_separator
 from stepsearch.search.task import get_task
 
 
@@ -46,6 +47,7 @@ class FilterSettings:
     overrides: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        check_separator("--separator", self.separator)
         if not math.isfinite(self.minimum):
             raise ConfigurationError(f"--min {self.minimum} must be a finite number")
         if self.out is not None and self.out.resolve() == self.samples.resolve():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -123,4 +123,20 @@ def extraction_alarm(num_answers: int, num_samples: int) -> str | None:
     return (
         f"only {num_answers} of {num_samples} samples ({num_answers / num_samples:.0%}) hold an "
         "answer that can be read; check the task, the prompt format and the token limits"
+    )
+
+
+def step_alarm(steps: Sequence[int | None]) -> str | None:
+    """A warning when no chain of any problem has a second step to be judged; else None.
+
+    Args:
+        steps: of the longest chain of every problem; None where steps are not judged.
+    """
+    known = [number for number in steps if number is not None]
+    if not known or max(known) > 1:
+        return None
+    return (
+        f"no chain of {len(known)} problems has a second step, so that the verifier judges whole "
+        "solutions and a search has nothing to prune; check the policy's separator, and that the "
+        "model writes it"
     )

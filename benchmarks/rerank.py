@@ -24,6 +24,7 @@ from stepsearch.benchmarks.statistics import (
 from stepsearch.search.aggregate import AGGREGATIONS
 from stepsearch.search.contracts import Aggregation
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import check_separator
 from stepsearch.search.task import get_task
 
 _log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class RerankSettings:
     overrides: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        check_separator("--separator", self.separator)
         for name, given, known in (
             ("select", self.selections, SELECTIONS),
             ("aggregation", self.aggregations, AGGREGATIONS),

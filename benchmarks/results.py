@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stepsearch.benchmarks.grading import Gradable, Grader, extraction_alarm
+from stepsearch.benchmarks.grading import Gradable, Grader, extraction_alarm, step_alarm
 from stepsearch.benchmarks.run_folder import FAILED_STOPS, printable
 from stepsearch.benchmarks.statistics import Estimate, Outcomes, accuracies
 from stepsearch.search.aggregate import chain_value
@@ -42,12 +42,19 @@ def row_of(trace: Trace, grader: Grader) -> Row:
         "right": grader.right(trace.answer, gold),
         "score": trace.score,
         **{f"right_{name}": right for name, right in readouts.items()},
+        "steps": _judged_steps(trace),
         "stop": trace.stop,
         "error": trace.error,
         **asdict(trace.usage),
         "grader": grader.name,
         "meta": json.dumps(dict(trace.problem.meta), sort_keys=True, default=str),
     }
+
+
+def _judged_steps(trace: Trace) -> int | None:
+    """Steps of the longest chain; None where no verifier judges steps."""
+    verifier = trace.provenance.get("verifier") or {}
+    return max(trace.tree.depth) if verifier.get("kind") == "step" else None
 
 
 def read_out(trace: Trace, grader: Grader) -> dict[str, bool | None]:
@@ -118,6 +125,7 @@ def summarize(rows: Sequence[Row], problems: Gradable) -> dict[str, Any]:
         "failed": [row["id"] for row in rows if row["stop"] in FAILED_STOPS],
         "extraction_rate": num_answers / len(rows),
         "extraction_alarm": extraction_alarm(num_answers, len(rows)),
+        "step_alarm": step_alarm([row["steps"] for row in rows]),
         "usage": {key: _total(rows, key) for key in USAGE},
         "grader": rows[0]["grader"],
     }

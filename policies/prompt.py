@@ -15,6 +15,7 @@ import jinja2
 from transformers import PreTrainedTokenizerBase
 
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import check_separator
 
 FILE_NAME = "prompt_format.json"
 
@@ -46,8 +47,7 @@ class PromptFormat:
     examples: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.separator:
-            raise ConfigurationError('format.separator="" would never end a step; try "\\n"')
+        check_separator("format.separator", self.separator)
         if self.final_prefix is not None and not self.final_prefix.strip():
             raise ConfigurationError("format.final_prefix must have visible text, or be null")
 

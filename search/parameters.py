@@ -1,8 +1,9 @@
-"""Checks of numbers that a user sets."""
+"""Checks of numbers and texts that a user sets."""
 
 from __future__ import annotations
 
 import math
+import re
 from numbers import Integral, Real
 from typing import Any
 
@@ -54,6 +55,26 @@ def number(
         f"{name}={value!r} must be a finite number{', ' if limits else ''}"
         f"{' and '.join(limits)}{_note(hint)}"
     )
+
+
+def check_separator(name: str, value: str, *, may_be_empty: bool = False) -> None:
+    """Look at a text that ends or joins steps.
+
+    Raises:
+        ConfigurationError: it is empty, or holds a backslash and an n: neither a shell nor Hydra
+            makes a line end of them, and a step would never end.
+    """
+    if not value and not may_be_empty:
+        raise ConfigurationError(f"{name}='' would never end a step; give a text, say a line end")
+    if _WRITTEN_ESCAPE.search(value):
+        raise ConfigurationError(
+            f"{name}={value!r} holds a backslash and a letter where a line end or tab seems to be"
+            " meant; write it in a YAML file"
+        )
+
+
+_WRITTEN_ESCAPE = re.compile(r"\\[nrt](?![a-z])")
+"""What a programming language reads as a line end or tab, but no LaTeX command such as \\nabla."""
 
 
 def _is_real(value: Any) -> bool:

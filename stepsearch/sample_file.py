@@ -53,4 +53,4 @@ def add_reader(
 
 
 def _unescaped(text: str) -> str:
-    return text.encode().decode("unicode_escape")
+    return text.encode("latin-1", "backslashreplace").decode("unicode_escape")

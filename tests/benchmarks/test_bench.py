@@ -81,6 +81,21 @@ def test_a_run_is_a_folder_with_traces_and_tables(world: list[str], capfd) -> No
         assert part in shown
 
 
+def test_chains_of_one_step_are_told_where_steps_are_judged(world: list[str], capfd) -> None:
+    main(["bench", *world, "search=beam", "+policy.max_depth=1"])
+    [folder] = folders(world)
+    assert {row["steps"] for row in table(folder)} == {"1"}
+    assert "no chain of 12 problems has a second step" in str(summary(folder)["step_alarm"])
+    assert "second step" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("settings", [["search=beam"], ["verifier=none", "+policy.max_depth=1"]])
+def test_no_alarm_for_steps(world: list[str], settings: list[str]) -> None:
+    main(["bench", *world, *settings])
+    [folder] = folders(world)
+    assert summary(folder)["step_alarm"] is None
+
+
 def test_models_that_are_loaded_are_not_loaded_again(
     world: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,6 +157,8 @@ def test_wrong_formats_are_refused(tmp_path: Path) -> None:
         PromptFormat.from_mapping({"separatr": "\n"})
     with pytest.raises(ConfigurationError, match="separator"):
         PromptFormat(separator="")
+    with pytest.raises(ConfigurationError, match="backslash"):
+        PromptFormat(separator="\\n")
     with pytest.raises(ConfigurationError, match="final_prefix"):
         PromptFormat(final_prefix=" ")
     with pytest.raises(ConfigurationError, match="examples"):

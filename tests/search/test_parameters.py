@@ -9,6 +9,7 @@ from support.strategies import STRATEGIES
 from support.worlds import random_policy
 
 from stepsearch import Budget, ConfigurationError, SamplingParams, solve
+from stepsearch.search.parameters import check_separator
 from stepsearch.search.strategies.beam import Beam
 
 
@@ -146,3 +147,20 @@ def test_numbers_of_other_libraries_are_numbers() -> None:
     budget = Budget(policy_tokens=np.int32(7), seconds=np.float32(0.5))
     assert repr(budget) == repr(Budget(policy_tokens=7, seconds=0.5))
     SamplingParams(top_k=np.int64(3), temperature=np.float32(0.5))
+
+
+@pytest.mark.parametrize("value", ["\\n", "\\n\\n", " \\t", "\\nStep ", "\\r\\n"])
+def test_a_written_line_end_is_no_separator(value: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"format\.separator=.* holds a backslash"):
+        check_separator("format.separator", value)
+
+
+@pytest.mark.parametrize("value", ["\n", "\n\n", "\\nabla ", "\\text{Step}", " ки\n", "\\"])
+def test_separators(value: str) -> None:
+    check_separator("separator", value)
+
+
+def test_an_empty_separator_joins_but_ends_nothing() -> None:
+    check_separator("separator", "", may_be_empty=True)
+    with pytest.raises(ConfigurationError, match="would never end a step"):
+        check_separator("separator", "")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from stepsearch.search.contracts import Aggregation, ScoreFailure, VerifierSpec
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import check_separator
 from stepsearch.search.tree import Chain
 from stepsearch.verifiers.formats.encoding import check_text
 from stepsearch.verifiers.formats.reading import check_choice, known_values
@@ -63,6 +64,7 @@ class ImplicitFormat:
             raise ConfigurationError(
                 f"format.label={self.label!r} must hold {{number}} once, as in 'Step {{number}}: '"
             )
+        check_separator("format.separator", self.separator, may_be_empty=True)
         if not self.beta > 0:
             raise ConfigurationError(f"format.beta={self.beta} must be positive")
         if self.max_length is not None and self.max_length < 1:

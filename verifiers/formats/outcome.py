@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from stepsearch.search.contracts import ScoreFailure, VerifierSpec
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import check_separator
 from stepsearch.search.tree import Chain
 from stepsearch.verifiers.formats.encoding import EncodedChain, check_text
 from stepsearch.verifiers.formats.reading import check_choice, known_values
@@ -72,6 +73,7 @@ class OutcomeFormat:
                 "format.system, format.template and format.template_hash need a template:"
                 " ask=answer or ask=judge"
             )
+        check_separator("format.joiner", self.joiner, may_be_empty=True)
         if self.max_length is not None and self.max_length < 1:
             raise ConfigurationError(f"format.max_length={self.max_length} must be at least 1")
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from stepsearch.search.contracts import Aggregation, VerifierSpec
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import check_separator
 from stepsearch.verifiers.formats.reading import check_choice, known_values
 from stepsearch.verifiers.formats.readout import HeadFormat, TokensFormat, read_readout
 
@@ -85,6 +86,8 @@ class StepFormat:
         check_choice("format.newlines", self.newlines, Literal["keep", "space"])
         check_choice("format.score_at", self.score_at, Literal["mark", "before_mark"])
         check_choice("format.aggregation", self.aggregation, Aggregation)
+        for name in ("joiner", "separator", "mark"):
+            check_separator(f"format.{name}", getattr(self, name), may_be_empty=True)
         if not self.mark:
             raise ConfigurationError("format.mark is empty; give the text that ends a step")
         if self.label and self.label.count("{number}") != 1:

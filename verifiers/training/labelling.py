@@ -18,6 +18,7 @@ from stepsearch.search.background import background
 from stepsearch.search.batching import each
 from stepsearch.search.contracts import Policy, SamplingParams
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import check_separator
 from stepsearch.search.task import Task, get_task
 from stepsearch.verifiers.training.hand import DEFAULT, Layout, Taxonomy, from_hand, load_taxonomy
 from stepsearch.verifiers.training.lines import Journal, Row, read_lines
@@ -66,6 +67,7 @@ class LabelSettings:
     sampling: SamplingParams
 
     def __post_init__(self) -> None:
+        check_separator("separator", self.separator)
         if self.method not in get_args(Method):
             raise ConfigurationError(
                 f"method={self.method!r} must be one of {', '.join(get_args(Method))}"

@@ -9,6 +9,7 @@ from stepsearch.search.aggregate import aggregate
 from stepsearch.search.background import background
 from stepsearch.search.contracts import Aggregation, ScoreFailure, Verifier
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import check_separator
 from stepsearch.verifiers.stepwise import ask, chain_of, score_steps
 from stepsearch.verifiers.training.outcome import split_steps
 
@@ -48,8 +49,10 @@ def reward_function(
         name: what the reward is called in logs; None takes the verifier's name.
 
     Raises:
-        ConfigurationError: an aggregation was given for a verifier that scores whole solutions.
+        ConfigurationError: an aggregation was given for a verifier that scores whole solutions, or
+            the separator would end no step.
     """
+    check_separator("separator", separator)
     if verifier.spec.kind == "outcome" and aggregation not in (None, "last"):
         raise ConfigurationError(
             f"aggregation={aggregation!r} needs scores of steps; verifier {verifier.spec.name!r} "
