@@ -7,8 +7,10 @@
 
 Stages, each for every model; all but the first take the largest number of problems:
 
-- `tax`: wall time of a search over that of plain generation of the same tokens (`gpu_tax`), and how
-  busy the two threads of this process and the engines' processes were meanwhile;
+- `tax`: wall time of a search over that of plain generation of the same tokens (`gpu_tax`), the
+  engine's passes, and how busy the two threads of this process and the engines' processes were;
+  medians of `--rounds`, but none after the first is begun that would not end within `--limit`
+  seconds, engines' starts included;
 - `verifier`: verifier tokens computed over distinct ones, on vLLM and in process (`gpu_verifier`);
 - `pair`: policy and verifier on one card, beside each alone;
 - `modes`: what a generator per request and batch-invariant kernels cost.
@@ -27,12 +29,13 @@ import json
 import os
 import pstats
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from stepsearch.benchmarks.perf import gpu_tax, gpu_verifier
+from stepsearch.benchmarks.perf import gpu_row, gpu_tax, gpu_verifier
 from stepsearch.benchmarks.perf.gpu_setup import (
     engine_settings,
     make_policy,
@@ -80,10 +83,21 @@ class ModeRow:
 
 
 def tax(folder: Path, model: str, asked: argparse.Namespace) -> list[Printed]:
-    """Every search at every number of problems."""
-    found = gpu_tax.run_searches(folder, model, asked.searches, asked.problems, asked.n)
-    say(gpu_tax.HEAD)
-    return list(gpu_tax.run_raw(folder, model, found))
+    """Every search at every number of problems; what cannot be compared fails when all is told."""
+    plan = gpu_tax.Plan(
+        searches=asked.searches,
+        problems=asked.problems,
+        n=asked.n,
+        rounds=asked.rounds,
+        begin=time.perf_counter(),
+        limit=asked.limit,
+    )
+    found = gpu_tax.run_searches(folder, model, plan)
+    say(gpu_row.HEAD)
+    rows = gpu_tax.run_raw(folder, model, found, plan)
+    for row in rows:
+        row.check()
+    return list(rows)
 
 
 def verifier(folder: Path, model: str, asked: argparse.Namespace) -> list[Printed]:
@@ -160,10 +174,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=["0.5b"], help="tiny, 0.5b, 1.5b, embedded")
     parser.add_argument("--stages", nargs="+", default=["tax"], choices=list(STAGES))
-    parser.add_argument("--searches", nargs="+", default=list(gpu_tax.AIMS))
+    parser.add_argument("--searches", nargs="+", default=list(gpu_row.AIMS))
     parser.add_argument("--problems", nargs="+", type=int, default=[64, 8, 1])
     parser.add_argument("--n", type=int, default=64)
-    parser.add_argument("--profile", choices=list(gpu_tax.AIMS), help="instead of all stages")
+    parser.add_argument("--rounds", type=int, default=3, help="of the largest number of problems")
+    parser.add_argument("--limit", type=float, default=520, help="seconds for one model")
+    parser.add_argument("--profile", choices=list(gpu_row.AIMS), help="instead of all stages")
     asked = parser.parse_args(arguments)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # for a run without a GPU
@@ -183,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _summary(tables: dict[str, list[Printed]]) -> None:
-    heads = {"tax": gpu_tax.HEAD, "verifier": gpu_verifier.HEAD}
+    heads = {"tax": gpu_row.HEAD, "verifier": gpu_verifier.HEAD}
     for stage, rows in tables.items():
         say(f"\n{heads.get(stage, stage)}")
         for row in rows:
