@@ -8,16 +8,16 @@ event loops may ask.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from stepsearch.policies.answer import Answer
 from stepsearch.policies.decode import DecodeGroup, Row
-from stepsearch.policies.kv_slots import Segment
+from stepsearch.policies.kv_pool import KvPool, Segment, Slots, slots_of
 from stepsearch.policies.model import CausalModel
 from stepsearch.policies.prefill import Prefiller, Prefix
 from stepsearch.policies.prefix_cache import PrefixCache
@@ -64,8 +64,11 @@ Reader = Callable[[Tensor], Tensor]
 
 
 class _Unread(NamedTuple):
-    encoded: Encoded
-    reader: Reader
+    """A prefix whose states at some slots a reader waits for; pinned until they are read."""
+
+    prefix: Prefix
+    slots: Slots
+    reader: Reader | None
     answer: Answer
 
 
@@ -137,6 +140,7 @@ class CausalRunner:
     def raise_limits(self, cache_bytes: int, max_rows: int) -> None:
         """Make the limits at least so large: whoever shares a runner gets what it asked for."""
         self._cache.limit_bytes = max(self._cache.limit_bytes, cache_bytes)
+        self._pool.limit_bytes = self._cache.limit_bytes
         self._max_rows = max(self._max_rows, max_rows)
         for group in list(self._groups.values()):
             group.max_rows = self._max_rows
@@ -159,7 +163,7 @@ class CausalRunner:
             ValueError: positions or ids are out of range.
             PolicyError: the runner was closed, or the model failed on this sequence.
         """
-        encoded: Encoded = await self._encode(ids, positions, adapter, Answer.set)
+        encoded: Encoded = await self._read(ids, positions, None, adapter)
         return encoded
 
     async def read(
@@ -184,19 +188,15 @@ class CausalRunner:
             ValueError: as of `encode`.
             PolicyError: as of `encode`.
         """
-
-        def keep(answer: Answer, encoded: Encoded) -> None:
-            self._unread.append(_Unread(encoded, reader, answer))
-
-        reading: Reading = await self._encode(ids, positions, adapter, keep)
+        reading: Reading = await self._read(ids, positions, reader, adapter)
         return reading
 
-    async def _encode(
+    async def _read(
         self,
         ids: Sequence[int],
         positions: Sequence[int],
+        reader: Reader | None,
         adapter: str | None,
-        use: Callable[[Answer, Encoded], None],
     ) -> Any:
         places = list(positions)
         if (
@@ -208,9 +208,7 @@ class CausalRunner:
         answer = Answer()
 
         def ready(prefix: Prefix) -> None:
-            hidden = self._hidden(prefix, places)
-            self._prefiller.release(prefix)
-            use(answer, Encoded(hidden, prefix.computed, prefix.reused))
+            self._unread.append(_Unread(prefix, self._slots(prefix, places), reader, answer))
 
         self._submit(tuple(ids[: places[-1] + 1]), adapter, ready, answer)
         return await self._wait(answer)
@@ -281,7 +279,9 @@ class CausalRunner:
 
     def _start_afresh(self, cache_bytes: int) -> None:
         self._cache: PrefixCache[Segment] = PrefixCache(cache_bytes)
-        self._prefiller = Prefiller(self.model, self._cache)
+        self._pool = KvPool(self.model.shapes, self.model.dtype, self.model.device)
+        self._pool.limit_bytes = cache_bytes
+        self._prefiller = Prefiller(self.model, self._cache, self._pool)
         self._groups: dict[str | None, DecodeGroup] = {}
         self._unread: list[_Unread] = []
 
@@ -304,18 +304,39 @@ class CausalRunner:
         self._hand_out()
         for group in list(self._groups.values()):
             group.work()
+        if not self.has_work():  # what rows have computed for a prefix that waits is not pinned yet
+            self._cache.evict()
 
     def _hand_out(self) -> None:
         """Read what became ready, at once unless a result is to be the same to the last bit."""
+        unread, self._unread = self._unread, []
         batches: dict[Any, list[_Unread]] = {}
-        for index, one in enumerate(self._unread):
-            batches.setdefault((one.reader, index * self.fixed_shapes), []).append(one)
-        for (reader, _), batch in batches.items():
-            states = torch.cat([one.encoded.hidden for one in batch])
-            values = iter(reader(states).tolist())
-            for (hidden, computed, reused), _, answer in batch:
-                answer.set(Reading([next(values) for _ in hidden], computed, reused))
-        self._unread = []
+        for index, one in enumerate(unread):
+            alone = index if self.fixed_shapes or one.reader is None else 0
+            batches.setdefault((one.reader, alone), []).append(one)
+        found = [
+            (one.answer, result)
+            for (reader, _), batch in batches.items()
+            for one, result in zip(batch, self._results(reader, batch), strict=True)
+        ]
+        for one in unread:
+            self._prefiller.release(one.prefix)
+        self._cache.evict()
+        for answer, result in found:
+            answer.set(result)
+
+    def _results(
+        self, reader: Reader | None, batch: Sequence[_Unread]
+    ) -> Iterator[Encoded | Reading]:
+        """What each of a batch asked for."""
+        states = self._pool.hidden(np.concatenate([one.slots for one in batch]))
+        if reader is None:
+            [one] = batch
+            yield Encoded(states, one.prefix.computed, one.prefix.reused)
+            return
+        values = iter(reader(states).tolist())
+        for prefix, slots, _, _ in batch:
+            yield Reading([next(values) for _ in slots], prefix.computed, prefix.reused)
 
     def _place_beside_rows(self) -> None:
         """Let a prefix that lacks one token ride with rows that run anyway.
@@ -338,6 +359,7 @@ class CausalRunner:
                 self.model,
                 self._prefiller,
                 self._cache,
+                self._pool,
                 adapter,
                 self._max_rows,
                 self.fixed_shapes,
@@ -380,13 +402,8 @@ class CausalRunner:
         finally:
             self._answers.discard(answer)
 
-    def _hidden(self, prefix: Prefix, positions: list[int]) -> Tensor:
-        """States at the positions, NaN where none was cached."""
+    def _slots(self, prefix: Prefix, positions: list[int]) -> Slots:
+        """Where the states at the positions lie; negative where none was cached."""
         assert prefix.match is not None
-        found: list[Tensor] = []
-        for segment, start, length in self._cache.parts(prefix.match):
-            found += [segment.hidden[p - start] for p in positions if start <= p < start + length]
-        size = self.model.shapes.hidden_size
-        missing = len(positions) - len(found)
-        nowhere = torch.full((size,), torch.nan, device=self.model.device, dtype=self.model.dtype)
-        return torch.stack([*found, *[nowhere] * missing]).float()
+        slots = slots_of(self._cache.parts(prefix.match))
+        return np.array([slots[p] if p < len(slots) else -1 for p in positions], np.int64)

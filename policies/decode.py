@@ -6,10 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from stepsearch.policies.kv_slots import Segment, SlotBuffers
+from stepsearch.policies.kv_pool import KvPool, Segment, slots_of
+from stepsearch.policies.kv_slots import SlotBuffers
 from stepsearch.policies.model import CausalModel
 from stepsearch.policies.prefill import Prefiller, Prefix
 from stepsearch.policies.prefix_cache import PrefixCache
@@ -50,6 +52,7 @@ class DecodeGroup:
         model: what computes.
         prefiller: owns the prefixes.
         cache: where prefixes come from and the keys and values of ended rows go.
+        pool: what the cache's segments lie in.
         adapter: the adapter of all rows.
         max_rows: most rows at once.
         fixed_shapes: every pass has `max_rows` rows over whole column blocks.
@@ -64,6 +67,7 @@ class DecodeGroup:
         model: CausalModel,
         prefiller: Prefiller,
         cache: PrefixCache[Segment],
+        pool: KvPool,
         adapter: str | None,
         max_rows: int,
         fixed_shapes: bool,
@@ -73,6 +77,7 @@ class DecodeGroup:
         self._model = model
         self._prefiller = prefiller
         self._cache = cache
+        self._pool = pool
         self._adapter = adapter
         self.max_rows = max_rows
         self._fixed = fixed_shapes
@@ -118,7 +123,8 @@ class DecodeGroup:
         row.ids, row.num_fed = list(row.prefix.ids), match.length
         row.num_cached = match.length
         self._reserve(len(self.rows) + 1, len(row.ids) + 1)
-        self._buffers.load(len(self.rows), self._cache.parts(match))
+        slots = slots_of(self._cache.parts(match))
+        self._pool.load_row(self._buffers, len(self.rows), slots)
         self.rows.append(row)
 
     def _reserve(self, rows: int, columns: int) -> None:
@@ -208,14 +214,16 @@ class DecodeGroup:
         """Take a row out; what it computed stays in the prefix cache if it is finite."""
         row, last = self.rows[index], len(self.rows) - 1
         ids, start = tuple(row.ids[: row.num_fed]), row.num_cached
-        segment = self._buffers.cut(index, start, row.num_fed)
-        finite = torch.isfinite(segment.hidden).all(-1)
+        hidden = self._buffers.hidden[index, start : row.num_fed]
+        finite = torch.isfinite(hidden).all(-1)
         if not finite.all():
             if row.draw is None:
                 row.prefix.num_finite = start + int(finite.int().argmin())
             self._buffers.erase(index)
         elif row.num_fed > start:
-            self._cache.insert(self._adapter, ids, start, segment)
+            columns = np.arange(start, row.num_fed)
+            slots = self._pool.store(self._buffers, np.full_like(columns, index), columns)
+            self._cache.insert(self._adapter, ids, start, Segment(self._pool, slots))
         if index != last:
             self._buffers.move(last, index, self.rows[last].num_fed)
             self.rows[index] = self.rows[last]

@@ -2,43 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
-
-from stepsearch.policies.prefix_cache import Part
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """What a model computed for a run of n tokens.
-
-    Attributes:
-        keys: [layers, heads, n, key size], positions already applied.
-        values: [layers, heads, n, value size].
-        hidden: [n, hidden size], the last hidden states after the final norm.
-    """
-
-    keys: Tensor
-    values: Tensor
-    hidden: Tensor
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the three tensors."""
-        return self.keys.nbytes + self.values.nbytes + self.hidden.nbytes
-
-    def cut(self, start: int, stop: int) -> Segment:
-        """An independent copy of tokens `start` to `stop`."""
-        return Segment(
-            keys=self.keys[:, :, start:stop].clone(),
-            values=self.values[:, :, start:stop].clone(),
-            hidden=self.hidden[start:stop].clone(),
-        )
 
 
 class Shapes(NamedTuple):
@@ -63,6 +31,11 @@ class SlotBuffers:
 
     Grows when asked to. Places that no row uses stay finite, since a masked NaN would still poison
     an attention sum.
+
+    Attributes:
+        keys: [layers, heads, rows, columns, key size], positions already applied.
+        values: [layers, heads, rows, columns, value size].
+        hidden: [rows, columns, hidden size], the last hidden states after the final norm.
     """
 
     def __init__(self, shapes: Shapes, dtype: torch.dtype, device: torch.device) -> None:
@@ -87,7 +60,7 @@ class SlotBuffers:
         keys, values, hidden = (
             m[: places * (len(m) // max(1, self._capacity))] for m in self._memory
         )
-        shape = (s.num_layers, rows, s.num_heads, columns)
+        shape = (s.num_layers, s.num_heads, rows, columns)
         self.keys, self.values = keys.view(*shape, s.key_size), values.view(*shape, s.value_size)
         self.hidden = hidden.view(rows, columns, s.hidden_size)
         self.num_rows, self.num_columns = rows, columns
@@ -108,42 +81,21 @@ class SlotBuffers:
         old_rows, old_columns = self.num_rows, self.num_columns
         self._allocate(max(rows, old_rows), max(columns, old_columns))
         if old_rows and old_columns:
-            self.keys[:, :old_rows, :, :old_columns] = old[0]
-            self.values[:, :old_rows, :, :old_columns] = old[1]
+            self.keys[:, :, :old_rows, :old_columns] = old[0]
+            self.values[:, :, :old_rows, :old_columns] = old[1]
             self.hidden[:old_rows, :old_columns] = old[2]
-
-    def load(self, row: int, parts: Sequence[Part[Segment]]) -> None:
-        """Copy a cached prefix into a row."""
-        for segment, start, length in parts:
-            stop = start + length
-            self.keys[:, row, :, start:stop] = segment.keys[:, :, :length]
-            self.values[:, row, :, start:stop] = segment.values[:, :, :length]
-            self.hidden[row, start:stop] = segment.hidden[:length]
-
-    def cut(self, row: int, start: int, stop: int) -> Segment:
-        """A copy of columns `start` to `stop` of a row."""
-        return Segment(
-            keys=self.keys[:, row, :, start:stop].clone(),
-            values=self.values[:, row, :, start:stop].clone(),
-            hidden=self.hidden[row, start:stop].clone(),
-        )
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` columns of one row to another."""
-        self.keys[:, target, :, :length] = self.keys[:, source, :, :length]
-        self.values[:, target, :, :length] = self.values[:, source, :, :length]
+        self.keys[:, :, target, :length] = self.keys[:, :, source, :length]
+        self.values[:, :, target, :length] = self.values[:, :, source, :length]
         self.hidden[target, :length] = self.hidden[source, :length]
 
     def erase(self, row: int) -> None:
         """Make a row finite again."""
-        self.keys[:, row] = 0
-        self.values[:, row] = 0
+        self.keys[:, :, row] = 0
+        self.values[:, :, row] = 0
         self.hidden[row] = 0
-
-    def erase_all(self) -> None:
-        """Make everything finite again."""
-        for memory in self._memory:
-            memory.zero_()
 
 
 class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
@@ -151,8 +103,8 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
     def __init__(self, cache: SlotCache, index: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.keys = cache.buffers.keys[index]
-        self.values = cache.buffers.values[index]
+        self.keys = cache.buffers.keys[index].transpose(0, 1)
+        self.values = cache.buffers.values[index].transpose(0, 1)
         self.is_initialized = True
         self._cache = cache
 

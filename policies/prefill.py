@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stepsearch.policies.kv_slots import Segment, SlotBuffers
+from stepsearch.policies.kv_pool import KvPool, Segment, Slots, slots_of
+from stepsearch.policies.kv_slots import SlotBuffers
 from stepsearch.policies.model import CausalModel
 from stepsearch.policies.packing import TokenTrie
 from stepsearch.policies.prefix_cache import Match, PrefixCache
@@ -103,13 +104,15 @@ class Prefiller:
     Args:
         model: what computes.
         cache: where results go.
+        pool: what the cache's segments lie in.
     """
 
-    def __init__(self, model: CausalModel, cache: PrefixCache[Segment]) -> None:
+    def __init__(self, model: CausalModel, cache: PrefixCache[Segment], pool: KvPool) -> None:
         self.waiting: deque[Prefix] = deque()
         self._held: set[tuple[str | None, tuple[int, ...]]] = set()
         self._model = model
         self._cache = cache
+        self._pool = pool
         self.limits = PassLimits.of(model)
         self._buffers = SlotBuffers(model.shapes, model.dtype, model.device)
 
@@ -124,11 +127,10 @@ class Prefiller:
         prefix.match = match
 
     def release(self, prefix: Prefix) -> None:
-        """Take the pin back."""
+        """Take the pin back; evicts nothing yet."""
         if prefix.match is not None:
             self._cache.unpin(prefix.match.node)
             prefix.match = None
-            self._cache.evict()
 
     def hold(self, prefix: Prefix) -> None:
         """Leave a prefix and its twins to somebody who computes it elsewhere."""
@@ -155,23 +157,17 @@ class Prefiller:
         prefix.on_error(error)
 
     def settle(self) -> None:
-        """Hand out what is complete and forget what was cancelled.
-
-        Everything is pinned before anything is released, since that may evict what a pass has just
-        computed.
-        """
+        """Hand out what is complete and forget what was cancelled."""
         wanted, self.waiting = self.waiting, deque()
         for prefix in wanted:
             if not self.is_held(prefix):
                 self.refresh(prefix)
-        for prefix in wanted:
             if prefix.is_cancelled():
                 self.release(prefix)
             elif prefix.num_missing or self.is_held(prefix):
                 self.waiting.append(prefix)
             else:
                 prefix.on_ready(prefix)
-        self._cache.evict()
 
     def work(self) -> None:
         """One pass over what waits, in order of arrival, for the adapter of the first."""
@@ -215,23 +211,24 @@ class Prefiller:
         try:
             hidden = self._run(rows)
         except Exception as error:
-            self._buffers.erase_all()  # it may have been spoilt halfway
             if len(rows) == 1 and len(rows[0].members) == 1:
                 self.fail(rows[0].members[0][0], error)
             else:
                 self._run_alone(rows)
             return
         finite = torch.isfinite(hidden).all(-1).cpu().numpy()
-        bad = [i for i, row in enumerate(rows) if not finite[i, : len(row.trie)].all()]
+        sizes = [len(row.trie) for row in rows]
+        whole = [bool(finite[i, :size].all()) for i, size in enumerate(sizes)]
         for i, row in enumerate(rows):
-            if i not in bad:
-                self._store(i, row)
-            elif len(row.members) == 1:
-                self._store_finite(i, row, int(finite[i].argmin()))
-        # A masked NaN still spoils what shares its row, and later users of the buffer.
-        for i in bad:
-            self._buffers.erase(i)
-        self._run_alone([rows[i] for i in bad if len(rows[i].members) > 1])
+            if not whole[i]:  # a masked NaN spoils what shares its row
+                sizes[i] = int(finite[i].argmin()) if len(row.members) == 1 else 0
+        for i, slots in enumerate(self._keep(rows, sizes)):
+            if whole[i]:
+                self._insert(rows[i], slots)
+            elif len(rows[i].members) == 1:
+                self._insert_finite(rows[i], slots)
+        spoilt = [row for row, ok in zip(rows, whole, strict=True) if not ok]
+        self._run_alone([row for row in spoilt if len(row.members) > 1])
 
     def _run_alone(self, rows: Iterable[_Row]) -> None:
         for row in rows:
@@ -252,13 +249,15 @@ class Prefiller:
         columns = starts + np.arange(num_tokens)
         # A padding token looks at itself, since a sum over nothing is not a number.
         allowed = columns[:, :, None] == np.arange(width)
-        self._buffers.lay_out(len(rows), width)
+        cached = np.zeros((len(rows), width), np.int64)
         for i, row in enumerate(rows):
             size, start = len(row.trie), row.match.length
             ids[i, :size], depths[i, :size] = row.trie.tokens, row.trie.depths
             allowed[i, :size, :start] = True
             allowed[i, :size, start : start + size] = row.trie.visible()
-            self._buffers.load(i, self._cache.parts(row.match))
+            cached[i, :start] = slots_of(self._cache.parts(row.match))
+        self._buffers.lay_out(len(rows), width)
+        self._pool.load(self._buffers, cached)
         ids_, positions, allowed_, columns_ = (
             torch.from_numpy(x).to(self._model.device)
             for x in (ids, starts + depths, allowed, columns)
@@ -267,24 +266,30 @@ class Prefiller:
             ids_, positions, allowed_, columns_, self._buffers, rows[0].members[0][0].adapter
         )
 
-    def _store(self, index: int, row: _Row) -> None:
-        """Move what was computed into the cache, each prefix its own new tokens."""
-        column = start = row.match.length
+    def _keep(self, rows: list[_Row], sizes: list[int]) -> list[Slots]:
+        """Put the first `sizes` new tokens of every row into the pool, all at once."""
+        columns = [
+            row.match.length + np.arange(size) for row, size in zip(rows, sizes, strict=True)
+        ]
+        owners = np.repeat(np.arange(len(rows)), sizes)
+        slots = self._pool.store(self._buffers, owners, np.concatenate(columns))
+        return np.split(slots, np.cumsum(sizes)[:-1])
+
+    def _insert(self, row: _Row, slots: Slots) -> None:
+        """Tell the cache what was computed, of each prefix its own new tokens."""
         for prefix, stop, shared in row.members:
             if shared < 0:
                 continue
-            first = start + shared
-            num_new = stop - first
-            segment = self._buffers.cut(index, column, column + num_new)
-            self._cache.insert(prefix.adapter, prefix.ids[:stop], first, segment)
-            prefix.computed += num_new
-            column += num_new
+            first = row.match.length + shared
+            own, slots = slots[: stop - first], slots[stop - first :]
+            self._cache.insert(prefix.adapter, prefix.ids[:stop], first, Segment(self._pool, own))
+            prefix.computed += stop - first
 
-    def _store_finite(self, index: int, row: _Row, num_finite: int) -> None:
+    def _insert_finite(self, row: _Row, slots: Slots) -> None:
         prefix, stop, _ = row.members[0]
         start = row.match.length
-        prefix.num_finite = start + num_finite
+        prefix.num_finite = start + len(slots)
         prefix.computed += stop - start
-        segment = self._buffers.cut(index, start, start + num_finite)
-        if num_finite:
-            self._cache.insert(prefix.adapter, prefix.ids[: prefix.num_finite], start, segment)
+        if len(slots):
+            ids = prefix.ids[: prefix.num_finite]
+            self._cache.insert(prefix.adapter, ids, start, Segment(self._pool, slots))

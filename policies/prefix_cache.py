@@ -1,7 +1,7 @@
 """A radix tree of key/value segments by token prefix, limited in bytes.
 
 As in RadixAttention (Zheng et al. 2024, SGLang): an edge holds the ids of a run of tokens and the
-payload computed for them. It knows nothing of tensors: a payload can be cut and says its size.
+payload computed for them. It knows nothing of tensors: a payload can be split and says its size.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ class Payload(Protocol):
         """Bytes held."""
         ...
 
-    def cut(self, start: int, stop: int) -> Self:
-        """An independent copy of entries `start` to `stop`."""
+    def split(self, at: int) -> tuple[Self, Self]:
+        """The first `at` entries and the others, which take its place."""
+        ...
+
+    def release(self) -> None:
+        """Told when nobody needs it any more."""
         ...
 
 
@@ -129,35 +133,36 @@ class PrefixCache(Generic[P]):
     def insert(self, key: str | None, ids: tuple[int, ...], start: int, payload: P) -> Match[P]:
         """Add the payload of `ids[start:]`; what is cached already stays, what is new is added.
 
-        Nothing is added when the prefix before `start` is not cached. Nothing is evicted: call
-        `evict` when the pins are set.
+        Nothing is added when the prefix before `start` is not cached. What is not added is
+        released. Nothing is evicted: call `evict` when the pins are set.
         """
         match = self.match(key, ids)
         node, length = match
         if length < start or length == len(ids):
+            payload.release()
             return match
         if length < node.length:
             node = self._split(node, length)
-        own = payload if length == start else payload.cut(length - start, len(ids) - start)
-        child = Node(node, ids[length:], own)
+        if length > start:
+            known, payload = payload.split(length - start)
+            known.release()
+        child = Node(node, ids[length:], payload)
         child.last_used = self._clock
         node.children[ids[length]] = child
-        self.num_bytes += own.num_bytes
+        self.num_bytes += payload.num_bytes
         return Match(child, len(ids))
 
     def _split(self, node: Node[P], length: int) -> Node[P]:
         """Cut an edge at depth `length`. `node` keeps the lower part, and so its pins."""
         assert node.parent is not None
         assert node.payload is not None
-        cut, whole = length - node.start, node.payload
-        upper = Node(node.parent, node.ids[:cut], whole.cut(0, cut))
-        assert upper.payload is not None
+        cut = length - node.start
+        first, node.payload = node.payload.split(cut)
+        upper = Node(node.parent, node.ids[:cut], first)
         upper.last_used = node.last_used
-        node.payload = whole.cut(cut, len(node.ids))
         node.parent.children[upper.ids[0]] = upper
         node.parent, node.ids = upper, node.ids[cut:]
         upper.children[node.ids[0]] = node
-        self.num_bytes += upper.payload.num_bytes + node.payload.num_bytes - whole.num_bytes
         return upper
 
     def pin(self, node: Node[P]) -> None:
@@ -186,13 +191,9 @@ class PrefixCache(Generic[P]):
             assert node.payload is not None
             del parent.children[node.ids[0]]
             self.num_bytes -= node.payload.num_bytes
+            node.payload.release()
             if parent.parent is not None and not parent.children and not parent.pins:
                 heapq.heappush(heap, (parent.last_used, next(serial), parent))
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._roots.clear()
-        self.num_bytes = 0
 
     def nodes(self) -> Iterator[Node[P]]:
         """All nodes that hold a payload."""

@@ -244,7 +244,9 @@ def test_alone_equals_among_others(runner: CausalRunner, fixed: bool) -> None:
             (ids if s < 8 else ids_of(s, 3 * s), Draw(seed=s, temperature=1.0)) for s in range(16)
         ]
         together = await asyncio.gather(*[generate(runner, i, d, 10 + d.seed % 5) for i, d in jobs])
-        runner._cache.clear()
+        runner._cache.limit_bytes, limit = 0, runner._cache.limit_bytes
+        runner._cache.evict()
+        runner._cache.limit_bytes = limit
         alone = [await generate(runner, i, d, 10 + d.seed % 5) for i, d in jobs]
         return [t for t, _ in together], [t for t, _ in alone]
 

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from stepsearch.policies.prefix_cache import Match, PrefixCache, common_prefix
 
+released: list[tuple[str | None, tuple[int, ...]]] = []
+
 
 @dataclass(frozen=True)
 class Values:
@@ -19,8 +21,11 @@ class Values:
     def num_bytes(self) -> int:
         return 3 * len(self.items)
 
-    def cut(self, start: int, stop: int) -> "Values":
-        return Values(self.items[start:stop])
+    def split(self, at: int) -> "tuple[Values, Values]":
+        return Values(self.items[:at]), Values(self.items[at:])
+
+    def release(self) -> None:
+        released.extend(self.items)
 
 
 def values(key: str | None, ids: tuple[int, ...], start: int) -> Values:
@@ -111,6 +116,23 @@ def test_a_match_that_goes_on_from_a_pinned_one_equals_a_new_one(
         cache.pin(going_on.node)
         cache.unpin(known.node)
         known = going_on
+
+
+@settings(max_examples=150, deadline=None)
+@given(OPERATIONS, st.integers(0, 40))
+def test_every_payload_is_held_or_released_once(
+    operations: list[tuple[str, str | None, tuple[int, ...]]], limit: int
+) -> None:
+    cache: PrefixCache[Values] = PrefixCache(limit)
+    released.clear()
+    given_in = []
+    for operation, key, ids in operations:
+        start = cache.match(key, ids).length if operation == "put" else 0
+        given_in += values(key, ids, start).items
+        cache.insert(key, ids, start, values(key, ids, start))
+        cache.evict()
+    held = [item for node in cache.nodes() if node.payload for item in node.payload.items]
+    assert sorted(held + released, key=str) == sorted(given_in, key=str)
 
 
 def test_the_least_recently_used_leaf_goes_first() -> None:
