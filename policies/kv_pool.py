@@ -61,6 +61,9 @@ class KvPool:
 
     Attributes:
         limit_bytes: it grows in small steps only beyond so many.
+
+    Raises:
+        MemoryError: an accelerator is full.
     """
 
     def __init__(self, shapes: Shapes, dtype: torch.dtype, device: torch.device) -> None:
@@ -70,10 +73,7 @@ class KvPool:
         self._options: dict[str, Any] = {"dtype": dtype, "device": device}
         self._device = device
         self._returned: list[Slots] = []
-        planes = (shapes.num_layers, shapes.num_heads, 1)
-        self._keys = torch.zeros(*planes, shapes.key_size, **self._options)
-        self._values = torch.zeros(*planes, shapes.value_size, **self._options)
-        self._hidden = torch.zeros(1, shapes.hidden_size, **self._options)
+        self._keys, self._values, self._hidden = (x.zero_() for x in self._allocate(1))
         self._num_slots = self._num_used = 1
 
     def take(self, count: int) -> Slots:
@@ -105,15 +105,26 @@ class KvPool:
             room = self._num_slots * 5 // 4
         else:
             room = limit if self._device.type != "cpu" else min(2 * self._num_slots, limit)
-        s, slots, used = self.shapes, max(least, room, _FIRST_SLOTS), self._num_used
-        planes = (s.num_layers, s.num_heads, slots)
-        keys = torch.empty(*planes, s.key_size, **self._options)
-        values = torch.empty(*planes, s.value_size, **self._options)
-        hidden = torch.empty(slots, s.hidden_size, **self._options)
+        slots, used = max(least, room, _FIRST_SLOTS), self._num_used
+        keys, values, hidden = self._allocate(slots)
         keys[:, :, :used] = self._keys[:, :, :used]
         values[:, :, :used] = self._values[:, :, :used]
         hidden[:used] = self._hidden[:used]
         self._keys, self._values, self._hidden, self._num_slots = keys, values, hidden, slots
+
+    def _allocate(self, slots: int) -> tuple[Tensor, Tensor, Tensor]:
+        s, planes = self.shapes, (self.shapes.num_layers, self.shapes.num_heads, slots)
+        try:
+            return (
+                torch.empty(*planes, s.key_size, **self._options),
+                torch.empty(*planes, s.value_size, **self._options),
+                torch.empty(slots, s.hidden_size, **self._options),
+            )
+        except torch.OutOfMemoryError as error:
+            raise MemoryError(
+                f"{self._device} has no {slots * self.slot_bytes:,} bytes for the prefix cache;"
+                f" lower cache_bytes={self.limit_bytes}"
+            ) from error
 
     def load(self, buffers: SlotBuffers, slots: Slots) -> None:
         """Fill all rows and columns of some buffers with keys and values.

@@ -93,3 +93,15 @@ def test_memory_doubles_up_to_the_limit_and_then_grows_slowly(limit_slots: int) 
     assert steps[-1] < 1.3 * 6000
     if limit_slots:
         assert steps[:3] == [1024, 2048, 3000]
+
+
+def test_an_accelerator_that_is_full_says_what_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = make_pool()
+    pool.limit_bytes = 10**9
+
+    def full(*_: object, **__: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(torch, "empty", full)
+    with pytest.raises(MemoryError, match="lower cache_bytes=1000000000"):
+        pool.take(5)
