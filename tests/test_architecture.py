@@ -44,7 +44,16 @@ MODEL_LIBRARIES = {
 }
 RUNS_MODELS = {
     "policies": {
-        *("adapters", "attention", "causal", "chunks", "decode", "description", "kv_slots"),
+        *(
+            "adapters",
+            "attention",
+            "causal",
+            "chunks",
+            "decode",
+            "description",
+            "kv_pool",
+            "kv_slots",
+        ),
         *("loading", "model", "noise", "packing", "prefill", "prompt", "sampling", "starts"),
         *("text", "transformers", "worker"),
     },
