@@ -30,14 +30,12 @@ from stepsearch.search.errors import StepsearchError
 
 
 def configurations(options: argparse.Namespace) -> Iterator[tuple[str, DictConfig]]:
-    """Every search over every data set, with a name."""
-    for search, data in itertools.product(options.search, options.data):
+    """Every search over every data set, with a name; all searches on one before the next."""
+    for data, search in itertools.product(options.data, options.search):
         (strategy, *settings), (benchmark, *more) = (search.split() or [""]), (data.split() or [""])
         overrides = [f"search={strategy}", f"benchmark={benchmark}", f"runs={options.runs}"]
-        yield (
-            f"{search}, {benchmark}",
-            load_config([*overrides, *settings, *more, *options.overrides], "bench"),
-        )
+        config = load_config([*overrides, *options.overrides, *more, *settings], "bench")
+        yield f"{search}, {config.benchmark.get('name') or benchmark}", config
 
 
 def main() -> None:
