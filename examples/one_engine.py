@@ -16,6 +16,7 @@ What one search leaves in the caches helps the next: compare policy tokens, not 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import sys
 import time
@@ -55,15 +56,18 @@ def main() -> None:
     loaded: dict[str, Any] = {part: build(runs[0][1], part) for part in ("policy", "verifier")}
     print(f"models loaded in {time.monotonic() - started:.0f} s", flush=True)
     failed = False
-    for name, config in runs:
-        if time.monotonic() - started > options.seconds:
-            print(f"{name}: not started", flush=True)
-            continue
-        try:
-            print(f"{name}: {execute(config, **loaded)}", flush=True)
-        except StepsearchError as error:
-            failed = True
-            print(f"{name}: {error}", flush=True)
+    with contextlib.ExitStack() as stack:
+        for part in filter(lambda part: hasattr(part, "close"), loaded.values()):
+            stack.callback(part.close)
+        for name, config in runs:
+            if time.monotonic() - started > options.seconds:
+                print(f"{name}: not started", flush=True)
+                continue
+            try:
+                print(f"{name}: {execute(config, **loaded)}", flush=True)
+            except StepsearchError as error:
+                failed = True
+                print(f"{name}: {error}", flush=True)
     sys.exit(failed)
 
 
