@@ -227,6 +227,8 @@ class DecodeGroup:
         if index != last:
             self._buffers.move(last, index, self.rows[last].num_fed)
             self.rows[index] = self.rows[last]
+            if self.rows[last].draw is None:  # it stays until it is fed, finite or not
+                self._buffers.erase(last)
         self.rows.pop()
         if row.draw is not None:
             self._prefiller.release(row.prefix)

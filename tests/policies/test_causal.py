@@ -398,6 +398,30 @@ def test_a_poisoned_token_fails_alone(runner: CausalRunner) -> None:
     asyncio.run(main())
 
 
+def test_a_poisoned_prefix_that_was_moved_spoils_no_later_row() -> None:
+    bad = 17
+    runner = CausalRunner(CausalModel(tiny_model("llama"), "tiny"), max_rows=4, fixed_shapes=True)
+    runner.model._model.get_input_embeddings().weight.data[bad] = float("nan")
+    good = tuple(i for i in ids_of(5, 6) if i != bad)
+
+    async def main() -> None:
+        await runner.encode(good, [len(good) - 1])
+        with runner._worker.condition:
+            first = asyncio.ensure_future(generate(runner, good, Draw(seed=1), 12))
+            await asyncio.sleep(0)
+        while not any(group.rows for group in runner._groups.values()):
+            await asyncio.sleep(0)
+        poisoned = asyncio.ensure_future(runner.encode((5, bad, *ids_of(8, 200)), [0, 60]))
+        await first  # the poisoned one takes its row
+        for seed in range(4):
+            tokens, _ = await generate(runner, good, Draw(seed=seed, temperature=0.0), 3)
+            assert len(tokens) == 3
+        assert (await poisoned).hidden[1].isnan().all()
+
+    asyncio.run(main())
+    runner.close()
+
+
 def test_a_listener_that_raises_fails_alone(runner: CausalRunner) -> None:
     def broken(_: Token) -> bool:
         raise LookupError("listener")
