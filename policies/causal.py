@@ -273,6 +273,9 @@ class CausalRunner:
         with self._worker.condition:
             self._inbox = []
             answers = list(self._answers)
+        self._pool.clear()  # the nodes of the cache form cycles, and would keep it for long
+        for group in self._groups.values():
+            group.rows.clear()  # so do rows and their group
         self._start_afresh(self._cache.limit_bytes)
         for answer in answers:
             answer.fail(PolicyError(f"running the model failed: {type(error).__name__}: {error}"))

@@ -51,8 +51,8 @@ class Segment:
 class KvPool:
     """Slots for the tokens of one model.
 
-    Takes memory as it fills, an accelerator's at once up to the limit, and keeps what it has. Not
-    thread-safe.
+    Takes memory as it fills, an accelerator's at once up to the limit, and keeps what it has until
+    `clear`. A new one holds none, so that making one cannot fail. Not thread-safe.
 
     Args:
         shapes: of what one token leaves behind.
@@ -72,9 +72,13 @@ class KvPool:
         self.slot_bytes = shapes.num_values * dtype.itemsize
         self._options: dict[str, Any] = {"dtype": dtype, "device": device}
         self._device = device
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what all slots hold and let the memory go, whoever still knows the pool."""
         self._returned: list[Slots] = []
-        self._keys, self._values, self._hidden = (x.zero_() for x in self._allocate(1))
-        self._num_slots = self._num_used = 1
+        self._keys, self._values, self._hidden = self._allocate(0)
+        self._num_slots, self._num_used = 0, len(_NOWHERE)
 
     def take(self, count: int) -> Slots:
         """Slots that nobody holds."""
@@ -105,11 +109,13 @@ class KvPool:
             room = self._num_slots * 5 // 4
         else:
             room = limit if self._device.type != "cpu" else min(2 * self._num_slots, limit)
-        slots, used = max(least, room, _FIRST_SLOTS), self._num_used
+        slots, used = max(least, room, _FIRST_SLOTS), min(self._num_used, self._num_slots)
         keys, values, hidden = self._allocate(slots)
         keys[:, :, :used] = self._keys[:, :, :used]
         values[:, :, :used] = self._values[:, :, :used]
         hidden[:used] = self._hidden[:used]
+        if not used:
+            keys[:, :, 0] = values[:, :, 0] = hidden[0] = 0
         self._keys, self._values, self._hidden, self._num_slots = keys, values, hidden, slots
 
     def _allocate(self, slots: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -133,6 +139,10 @@ class KvPool:
             buffers: as laid out.
             slots: [rows, columns]; 0 for zeros.
         """
+        if not self._num_slots:  # not even the one that holds zeros
+            buffers.keys.zero_()
+            buffers.values.zero_()
+            return
         index = self._index(slots)
         torch.index_select(self._keys, 2, index, out=_flat(buffers.keys))
         torch.index_select(self._values, 2, index, out=_flat(buffers.values))
@@ -164,6 +174,9 @@ class KvPool:
 
     def hidden(self, slots: Slots) -> Tensor:
         """Float32 hidden states, [n, hidden size]; NaN for negative slots."""
+        if (slots < 0).all():
+            size = (len(slots), self.shapes.hidden_size)
+            return torch.full(size, torch.nan, device=self._device)
         states = self._hidden.index_select(0, self._index(np.maximum(slots, 0))).float()
         if (slots < 0).any():
             states[self._index(np.flatnonzero(slots < 0))] = torch.nan

@@ -98,15 +98,27 @@ class SlotBuffers:
         self.hidden[row] = 0
 
 
-class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """One layer of the buffers during one forward pass."""
+class _Places(NamedTuple):
+    """Where one forward pass writes and what it sees; see `SlotCache`."""
 
-    def __init__(self, cache: SlotCache, index: int) -> None:
+    rows: Tensor
+    columns: Tensor
+    width: int
+
+
+class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """One layer of the buffers during one forward pass.
+
+    Does not know its `SlotCache`: a cycle would keep buffers that were replaced until it is found.
+    """
+
+    def __init__(self, buffers: SlotBuffers, places: _Places, index: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.keys = cache.buffers.keys[index].transpose(0, 1)
-        self.values = cache.buffers.values[index].transpose(0, 1)
+        self.keys = buffers.keys[index].transpose(0, 1)
+        self.values = buffers.values[index].transpose(0, 1)
         self.is_initialized = True
-        self._cache = cache
+        self._places = places
+        self._num_columns = buffers.num_columns
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing to do: the buffers exist."""
@@ -115,25 +127,24 @@ class _SlotLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Write the new tokens' columns and return all rows of the pass."""
-        cache = self._cache
-        rows = len(cache.columns)
+        rows, columns, width = self._places
         assert self.keys is not None
         assert self.values is not None
-        self.keys[cache.rows, :, cache.columns] = key_states.transpose(1, 2)
-        self.values[cache.rows, :, cache.columns] = value_states.transpose(1, 2)
-        return self.keys[:rows, :, : cache.width], self.values[:rows, :, : cache.width]
+        self.keys[rows, :, columns] = key_states.transpose(1, 2)
+        self.values[rows, :, columns] = value_states.transpose(1, 2)
+        return self.keys[: len(rows), :, :width], self.values[: len(rows), :, :width]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """All columns, from the first."""
-        return self._cache.width, 0
+        return self._places.width, 0
 
     def get_seq_length(self) -> int:
         """Columns before the new ones; masks and positions are always given, so only a bound."""
-        return self._cache.width - self._cache.columns.shape[1]
+        return self._places.width - self._places.columns.shape[1]
 
     def get_max_length(self) -> int:
         """Columns allocated."""
-        return self._cache.buffers.num_columns
+        return self._num_columns
 
 
 class SlotCache(Cache):
@@ -146,8 +157,6 @@ class SlotCache(Cache):
     """
 
     def __init__(self, buffers: SlotBuffers, columns: Tensor, width: int) -> None:
-        self.buffers = buffers
-        self.columns = columns
         self.rows = torch.arange(len(columns), device=columns.device)[:, None]
-        self.width = width
-        super().__init__(layers=[_SlotLayer(self, i) for i in range(buffers.shapes.num_layers)])
+        places, layers = _Places(self.rows, columns, width), range(buffers.shapes.num_layers)
+        super().__init__(layers=[_SlotLayer(buffers, places, i) for i in layers])

@@ -14,6 +14,7 @@ from support.tiny import CONTEXT, KINDS, VOCAB, tiny_model
 from transformers import MistralConfig, MistralForCausalLM
 
 from stepsearch.policies.causal import CausalRunner, Encoded, Generated
+from stepsearch.policies.kv_pool import KvPool
 from stepsearch.policies.model import CausalModel
 from stepsearch.policies.prefill import PassLimits
 from stepsearch.policies.sampling import Draw, Token
@@ -358,6 +359,62 @@ def test_a_device_out_of_memory_ends_what_is_in_flight_and_not_the_thread(
             assert "MemoryError: no room for the rows" in str(result)
         tokens, _ = await generate(runner, ids, Draw(seed=1), 4)
         assert len(tokens) == 4
+
+    asyncio.run(asyncio.wait_for(main(), timeout=60))
+
+
+def test_a_failure_lets_go_of_what_the_device_holds(runner: CausalRunner) -> None:
+    trunk = ids_of(1, 30)
+
+    def broken(_: torch.Tensor) -> torch.Tensor:
+        raise LookupError("reader")
+
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(runner.generate(trunk, Draw(seed=1), lambda _: True))]
+        while not any(group.rows for group in runner._groups.values()):
+            await asyncio.sleep(0.001)
+        with runner._worker.condition:  # so that a prefix rides with the row when all fail
+            tasks.append(asyncio.ensure_future(runner.encode((*trunk, 5), [30])))
+            tasks.append(asyncio.ensure_future(runner.read(trunk, [29], broken)))
+            await asyncio.sleep(0)
+            buffers = (runner._prefiller._buffers, runner._groups[None]._buffers)
+            gone = [weakref.ref(x) for x in (runner._pool._keys, *buffers)]
+            del buffers
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(result, PolicyError) for result in results)
+        await runner.encode(trunk, [29])
+        assert [reference() for reference in gone] == [None] * 3
+
+    gc.collect()
+    gc.disable()  # it comes too late when memory is scarce
+    try:
+        asyncio.run(asyncio.wait_for(main(), timeout=60))
+    finally:
+        gc.enable()
+
+
+def test_a_failure_is_told_when_the_device_has_room_for_nothing(
+    runner: CausalRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocate = KvPool._allocate
+
+    def full(pool: KvPool, slots: int) -> Any:
+        if slots:
+            raise MemoryError("no room for the pool")
+        return allocate(pool, slots)
+
+    def broken(_: torch.Tensor) -> torch.Tensor:
+        raise LookupError("reader")
+
+    async def main() -> None:
+        await runner.encode([5, 6, 7], [2])
+        with monkeypatch.context() as patch:
+            patch.setattr(KvPool, "_allocate", full)
+            with pytest.raises(PolicyError, match="reader"):
+                await runner.read([5, 6, 7], [2], broken)
+            with pytest.raises(PolicyError, match="no room"):
+                await runner.encode([5, 6, 7], [2])
+        assert (await runner.encode([5, 6, 7], [2])).computed == 3
 
     asyncio.run(asyncio.wait_for(main(), timeout=60))
 

@@ -58,6 +58,23 @@ def test_what_is_stored_is_loaded() -> None:
     assert states[1].isnan().all()
 
 
+def test_a_pool_without_memory_can_be_read() -> None:
+    pool, target = make_pool(), filled(2, 4)
+    for _ in range(2):
+        pool.load(target, np.zeros((2, 4), np.int64))
+        assert not target.keys.any()
+        assert not target.values.any()
+        assert pool.hidden(np.array([-1, -1])).isnan().all()
+        assert pool._hidden.nbytes == 0
+        pool.take(3)
+        target = filled(2, 4)
+        pool.load(target, np.zeros((2, 4), np.int64))
+        assert not target.keys.any()
+        assert not target.values.any()
+        pool.clear()
+    assert pool.take(2).tolist() == [1, 2]
+
+
 def test_a_row_is_loaded_with_its_hidden_states() -> None:
     pool, source, target = make_pool(), filled(2, 5), filled(3, 6)
     before = target.keys.clone()
