@@ -211,19 +211,20 @@ class DecodeGroup:
                 self.waiting.append(row)
 
     def _leave(self, index: int, error: Exception | None) -> None:
-        """Take a row out; what it computed stays in the prefix cache if it is finite."""
+        """Take a row out; what it computed stays in the prefix cache as far as it is finite."""
         row, last = self.rows[index], len(self.rows) - 1
-        ids, start = tuple(row.ids[: row.num_fed]), row.num_cached
+        start = row.num_cached
         hidden = self._buffers.hidden[index, start : row.num_fed]
-        finite = torch.isfinite(hidden).all(-1)
-        if not finite.all():
-            if row.draw is None:
-                row.prefix.num_finite = start + int(finite.int().argmin())
-            self._buffers.erase(index)
-        elif row.num_fed > start:
-            columns = np.arange(start, row.num_fed)
+        stop = start + int(torch.isfinite(hidden).all(-1).int().cumprod(0).sum())
+        if stop > start:
+            columns = np.arange(start, stop)
             slots = self._pool.store(self._buffers, np.full_like(columns, index), columns)
+            ids = tuple(row.ids[:stop])
             self._cache.insert(self._adapter, ids, start, Segment(self._pool, slots))
+        if stop < row.num_fed:
+            if row.draw is None:
+                row.prefix.num_finite = stop
+            self._buffers.erase(index)
         if index != last:
             self._buffers.move(last, index, self.rows[last].num_fed)
             self.rows[index] = self.rows[last]

@@ -219,26 +219,43 @@ class Prefiller:
         finite = torch.isfinite(hidden).all(-1).cpu().numpy()
         sizes = [len(row.trie) for row in rows]
         whole = [bool(finite[i, :size].all()) for i, size in enumerate(sizes)]
-        for i, row in enumerate(rows):
-            if not whole[i]:  # a masked NaN spoils what shares its row
-                sizes[i] = int(finite[i].argmin()) if len(row.members) == 1 else 0
-        for i, slots in enumerate(self._keep(rows, sizes)):
-            if whole[i]:
-                self._insert(rows[i], slots)
-            elif len(rows[i].members) == 1:
-                self._insert_finite(rows[i], slots)
+        kept = [size * ok for size, ok in zip(sizes, whole, strict=True)]
+        for row, slots in zip(rows, self._keep(rows, kept), strict=True):
+            if len(slots):
+                self._insert(row, slots)
+        # A masked NaN spoils what shares its row, even what stands before it.
         spoilt = [row for row, ok in zip(rows, whole, strict=True) if not ok]
         self._run_alone([row for row in spoilt if len(row.members) > 1])
+        for row in spoilt:
+            if len(row.members) == 1:
+                self._find_spoilt(row)
 
     def _run_alone(self, rows: Iterable[_Row]) -> None:
         for row in rows:
             for prefix, stop, _ in row.members:
-                self.refresh(prefix)
-                if prefix.num_cached < stop:
-                    assert prefix.match is not None
-                    alone = _Row(match=prefix.match)
-                    alone.add(prefix, stop)
-                    self._run_or_split([alone])
+                self._run_to(prefix, stop)
+
+    def _run_to(self, prefix: Prefix, stop: int) -> None:
+        """Compute what is missing of one prefix up to `stop`, in a row of its own."""
+        if prefix not in self.waiting:
+            return  # it failed meanwhile
+        self.refresh(prefix)
+        if prefix.num_cached < stop and prefix.num_finite is None:
+            assert prefix.match is not None
+            alone = _Row(match=prefix.match)
+            alone.add(prefix, stop)
+            self._run_or_split([alone])
+
+    def _find_spoilt(self, row: _Row) -> None:
+        """Halve a row until its first state that is not finite is alone."""
+        [(prefix, stop, _)] = row.members
+        start = row.match.length
+        if stop == start + 1:
+            prefix.computed += 1
+            prefix.num_finite = start
+            return
+        self._run_to(prefix, (start + stop) // 2)
+        self._run_to(prefix, stop)
 
     def _run(self, rows: list[_Row]) -> Tensor:
         num_tokens = len(rows[0].trie)
@@ -284,12 +301,3 @@ class Prefiller:
             own, slots = slots[: stop - first], slots[stop - first :]
             self._cache.insert(prefix.adapter, prefix.ids[:stop], first, Segment(self._pool, own))
             prefix.computed += stop - first
-
-    def _insert_finite(self, row: _Row, slots: Slots) -> None:
-        prefix, stop, _ = row.members[0]
-        start = row.match.length
-        prefix.num_finite = start + len(slots)
-        prefix.computed += stop - start
-        if len(slots):
-            ids = prefix.ids[: prefix.num_finite]
-            self._cache.insert(prefix.adapter, ids, start, Segment(self._pool, slots))

@@ -455,6 +455,19 @@ def test_a_poisoned_token_fails_alone(runner: CausalRunner) -> None:
     asyncio.run(main())
 
 
+def test_states_before_a_bad_token_are_kept(runner: CausalRunner) -> None:
+    bad = 17
+    before, behind = ((i for i in ids_of(n, 12) if i != bad) for n in (1, 2))
+    start = tuple(before)
+    chain = (*start, bad, *behind)
+    plain = reference(tiny_model("llama"), start)
+    runner.model._model.get_input_embeddings().weight.data[bad] = float("nan")
+    places = [*range(len(start)), len(start), len(chain) - 1]
+    for encoded in (asyncio.run(runner.encode(chain, places)) for _ in range(2)):  # then cached
+        torch.testing.assert_close(encoded.hidden[: len(start)], plain, atol=1e-5, rtol=1e-5)
+        assert encoded.hidden[len(start) :].isnan().all()
+
+
 def test_a_poisoned_prefix_that_was_moved_spoils_no_later_row() -> None:
     bad = 17
     runner = CausalRunner(CausalModel(tiny_model("llama"), "tiny"), max_rows=4, fixed_shapes=True)
