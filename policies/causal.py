@@ -282,9 +282,9 @@ class CausalRunner:
 
     def _start_afresh(self, cache_bytes: int) -> None:
         self._cache: PrefixCache[Segment] = PrefixCache(cache_bytes)
-        self._pool = KvPool(self.model.shapes, self.model.dtype, self.model.device)
-        self._pool.limit_bytes = cache_bytes
-        self._prefiller = Prefiller(self.model, self._cache, self._pool)
+        model = self.model
+        self._pool = KvPool(model.shapes, model.dtype, model.device, cache_bytes)
+        self._prefiller = Prefiller(model, self._cache, self._pool)
         self._groups: dict[str | None, DecodeGroup] = {}
         self._unread: list[_Unread] = []
 

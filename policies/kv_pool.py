@@ -58,17 +58,17 @@ class KvPool:
         shapes: of what one token leaves behind.
         dtype: of the model.
         device: of the model.
-
-    Attributes:
-        limit_bytes: it grows in small steps only beyond so many.
+        limit_bytes: it grows in small steps only beyond so many; may be raised.
 
     Raises:
         MemoryError: an accelerator is full.
     """
 
-    def __init__(self, shapes: Shapes, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, shapes: Shapes, dtype: torch.dtype, device: torch.device, limit_bytes: int
+    ) -> None:
         self.shapes = shapes
-        self.limit_bytes = 0
+        self.limit_bytes = limit_bytes
         self.slot_bytes = shapes.num_values * dtype.itemsize
         self._options: dict[str, Any] = {"dtype": dtype, "device": device}
         self._device = device

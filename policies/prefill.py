@@ -224,11 +224,11 @@ class Prefiller:
             if len(slots):
                 self._insert(row, slots)
         # A masked NaN spoils what shares its row, even what stands before it.
-        spoilt = [row for row, ok in zip(rows, whole, strict=True) if not ok]
-        self._run_alone([row for row in spoilt if len(row.members) > 1])
-        for row in spoilt:
+        for row in (row for row, ok in zip(rows, whole, strict=True) if not ok):
             if len(row.members) == 1:
                 self._find_spoilt(row)
+            else:
+                self._run_alone([row])
 
     def _run_alone(self, rows: Iterable[_Row]) -> None:
         for row in rows:

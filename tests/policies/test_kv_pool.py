@@ -14,8 +14,8 @@ SHAPES = Shapes(num_layers=2, num_heads=3, key_size=4, value_size=5, hidden_size
 CPU = torch.device("cpu")
 
 
-def make_pool() -> KvPool:
-    return KvPool(SHAPES, torch.float32, CPU)
+def make_pool(limit_bytes: int = 0) -> KvPool:
+    return KvPool(SHAPES, torch.float32, CPU, limit_bytes)
 
 
 def filled(rows: int, columns: int) -> SlotBuffers:
@@ -100,8 +100,7 @@ def test_segments_share_the_slots_of_what_they_were_split_from() -> None:
 
 @pytest.mark.parametrize("limit_slots", [0, 3000])
 def test_memory_doubles_up_to_the_limit_and_then_grows_slowly(limit_slots: int) -> None:
-    pool = make_pool()
-    pool.limit_bytes = limit_slots * pool.slot_bytes
+    pool = make_pool(limit_slots * SHAPES.num_values * torch.float32.itemsize)
     sizes = []
     for _ in range(40):
         pool.take(150)
@@ -113,8 +112,7 @@ def test_memory_doubles_up_to_the_limit_and_then_grows_slowly(limit_slots: int) 
 
 
 def test_an_accelerator_that_is_full_says_what_to_lower(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = make_pool()
-    pool.limit_bytes = 10**9
+    pool = make_pool(10**9)
 
     def full(*_: object, **__: object) -> torch.Tensor:
         raise torch.OutOfMemoryError
