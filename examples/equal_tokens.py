@@ -14,14 +14,13 @@ goes on with what is left. docs/training-log.md says what this was made for.
 from __future__ import annotations
 
 import argparse
-import csv
 import subprocess
 import sys
 import time
 from pathlib import Path
 from statistics import fmean
 
-from omegaconf import OmegaConf
+from stepsearch.benchmarks.run_data import read_runs
 
 ENGINE = Path(__file__).with_name("one_engine.py")
 MCTS = "mcts search.simulations=1024 search.parallel=8 search.virtual_loss=0.5 search.exploration="
@@ -40,7 +39,6 @@ SETTINGS = (
     *("verifier.members.prm.cache_bytes=8000000000", "select=weighted"),
     *("verifier.members.orm.cache_bytes=8000000000", "sampling.max_tokens=320", "concurrency=32"),
 )
-
 
 Process = subprocess.Popen[bytes]
 
@@ -67,14 +65,15 @@ def data_text(given: str) -> str:
 
 def chosen(folder: Path) -> float:
     """The smallest exploration that spends the budget, or the largest."""
-    means = {}
-    for run in folder.glob("*/results.csv"):
-        config = OmegaConf.load(run.parent / "config.yaml")
-        with run.open(encoding="utf-8", newline="") as file:
-            spent = fmean(float(row["policy_tokens"]) for row in csv.DictReader(file))
-        means[float(config.search.exploration)] = spent / config.budget.policy_tokens
-    print("share of the budget by exploration:", dict(sorted(means.items())), flush=True)
-    return min((e for e, share in means.items() if share >= SPENT), default=max(EXPLORATIONS))
+    shares = {
+        float(run.settings["search.exploration"]): fmean(
+            float(row["policy_tokens"]) for row in run.rows
+        )
+        / run.settings["budget.policy_tokens"]
+        for run in read_runs([folder])
+    }
+    print("share of the budget by exploration:", dict(sorted(shares.items())), flush=True)
+    return min((e for e, share in shares.items() if share >= SPENT), default=max(EXPLORATIONS))
 
 
 def main() -> None:
