@@ -1,19 +1,22 @@
-r"""Searches and independent samples at equal policy tokens, with several vLLM engines on one GPU.
+r"""Searches and independent samples at equal policy tokens, with several vLLM engines on a GPU.
 
     python examples/equal_tokens.py --runs RUNS --model MODEL --held held.jsonl \
         --data "gsm8k gsm8k.jsonl 6197" --data "multiarith multiarith.jsonl 4359"
 
-A file has lines with question, answer and row; the number is the budget of a question, which is 64
-times the mean tokens of a sample. All searches are done on the first file before any on the next.
-The exploration of mcts is the smallest with which it spends 90% of its budget on the held-out
-questions; nothing else is chosen. MODEL is the policy's adapter merged into its base, verifiers are
-the embedded ones. Each engine is a process that takes whatever run no other is at; doing it again
-goes on with what is left. docs/training-log.md says what this was made for.
+A file has lines with question, answer and row; the number is what mcts may write for a question, 64
+times the mean tokens of a sample. The others write 64 steps side by side, which comes to as many
+tokens on average: `policy_tokens` of results.csv says whether it did. All searches are done on the
+first file before any on the next. The exploration of mcts is the smallest with which it spends 90%
+of its budget on the held-out questions; nothing else is chosen. MODEL is the policy's adapter
+merged into its base, verifiers are the embedded ones. Each engine is a process that takes whatever
+run no other is at; doing it again goes on with what is left. docs/training-log.md says what this
+was made for.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -23,14 +26,19 @@ from statistics import fmean
 from stepsearch.benchmarks.run_data import read_runs
 
 ENGINE = Path(__file__).with_name("one_engine.py")
-MCTS = "mcts search.simulations=1024 search.parallel=8 search.virtual_loss=0.5 search.exploration="
+MCTS = "mcts search.simulations=1024 search.parallel=8 search.virtual_loss=0.5 concurrency=64 "
+MCTS += "search.exploration="
 EXPLORATIONS = (0.1, 0.3, 1.0)
 SPENT = 0.9
-# Samples are what the budget is made of: they have no limit of their own.
-SAMPLES = "best_of_n search.n={n} budget.policy_tokens=null"
-SEARCHES = (
-    *("dvts search.n={n} search.width=4", "beam search.n={n} search.width=4"),
-    *("rebase search.n={n}", "particle search.n={n}", SAMPLES),
+STAGGER = 3  # seconds between two starts, for engines take their memory one after the other
+# Those that write n steps side by side have no limit but n, as samples have none: one at the mean
+# would cut all chains of a question with long solutions off in the same step, short of the answer.
+SEARCHES = tuple(
+    f"{search} budget.policy_tokens=null"
+    for search in (
+        *("dvts search.n={n} search.width=4", "beam search.n={n} search.width=4"),
+        *("rebase search.n={n}", "particle search.n={n}", "best_of_n search.n={n}"),
+    )
 )
 SETTINGS = (
     *("policy=vllm", 'policy.prompt_format={system:null,final_prefix:"####"}'),
@@ -50,10 +58,15 @@ def start(options: argparse.Namespace, name: str, searches: list[str], data: lis
     command += [part for text in data for part in ("--data", text)]
     command += [part for text in searches for part in ("--search", text)]
     command += [*SETTINGS, f"policy.model={options.model}", *options.overrides]
+    gpu = {"CUDA_VISIBLE_DEVICES": str(options.started % options.gpus)}
+    if options.started:
+        time.sleep(STAGGER)
     options.started += 1
     log = options.runs / f"engine-{options.started}.log"
     with log.open("w") as file:
-        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            command, env=os.environ | gpu, stdout=file, stderr=subprocess.STDOUT
+        )
 
 
 def data_text(given: str) -> str:
@@ -84,7 +97,8 @@ def main() -> None:
     add("--model", required=True, help="folder of the merged policy")
     add("--held", required=True, help="file of held-out questions")
     add("--data", action="append", required=True, metavar='"NAME FILE TOKENS"')
-    add("--engines", type=int, default=4)
+    add("--engines", type=int, default=5, help="at once, of which three begin with mcts")
+    add("--gpus", type=int, default=1, help="to spread the engines over")
     add("--n", type=int, default=64)
     add("--seconds", type=float, default=float("inf"), help="start no run after so long")
     add("overrides", nargs="*", help="settings of all runs")
@@ -94,14 +108,15 @@ def main() -> None:
     data = [data_text(given) for given in options.data]
     searches = [search.format(n=options.n) for search in SEARCHES]
     held = f"held {options.held} {options.data[0].split()[2]}"
-    trial = start(options, "held", [f"{MCTS}{e}" for e in EXPLORATIONS], [data_text(held)])
+    trials = [start(options, "held", [f"{MCTS}{e}"], [data_text(held)]) for e in EXPLORATIONS]
     engines = []
-    for turn in range(options.engines - 1):  # each begins with another search
+    for turn in range(options.engines - len(trials)):  # each begins with another search
         engines.append(start(options, "runs", searches[turn:] + searches[:turn], data))
-        time.sleep(5)  # they take memory one after the other
-    trial.wait()
+    for trial in trials:
+        trial.wait()
     mcts = f"{MCTS}{chosen(options.runs / 'held')}"
-    engines.append(start(options, "runs", [mcts, *searches], data))
+    for _ in trials:
+        engines.append(start(options, "runs", [mcts, *searches], data))
     for engine in engines:
         engine.wait()
 
