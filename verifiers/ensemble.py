@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from stepsearch.search.aggregate import aggregate
 from stepsearch.search.contracts import (
     Aggregation,
     ScoreFailure,
@@ -22,12 +23,14 @@ from stepsearch.search.tree import Chain
 class EnsembleVerifier:
     """Scores a step with the product of its members' scores ** weight (a log-linear pool).
 
-    Members of kind `step` guide: they score every step. Members of kind `outcome` decide: they are
-    asked for finished chains only, and their factor goes to the last step. There the exponents are
-    scaled to the same sum as everywhere else, so that finished and unfinished chains compare:
+    Members of kind `step` guide: they score every step. The others decide: they are asked for
+    finished chains only, and their factor goes to the last step. `guides` makes members of kind
+    `step` decide, too: a verifier that cannot yet tell prunes right chains, and what is pruned has
+    no vote. On the last step the exponents are scaled to the same sum as everywhere else, so that
+    finished and unfinished chains compare:
 
-        unfinished: prod(step ** a)
-        finished: (prod(step ** a) * prod(outcome ** b)) ** (sum(a) / (sum(a) + sum(b)))
+        unfinished: prod(guide ** a)
+        finished: (prod(guide ** a) * prod(other ** b)) ** (sum(a) / (sum(a) + sum(b)))
 
     Every member must give probabilities: a product of anything else means nothing. A member with
     another range can be calibrated first, see `CalibratedVerifier`. A chain that one member cannot
@@ -40,13 +43,15 @@ class EnsembleVerifier:
         members: the verifiers by name; a sequence takes the names of their specs.
         weights: exponent of every member, by name or in the order of the members; 1 for all when
             left out. An exponent above 1 makes a member's doubts count more.
+        guides: names of the members that guide; all of kind `step` when left out.
         name: the name of the score column; `rule*prm` for members `rule` and `prm` when left out.
         aggregation: how a chain's step scores become one number. A member that judges each step
             by itself forgets a wrong step under `last`; the rule and most PRMs do not.
 
     Raises:
         ConfigurationError: no members, names that repeat, weights that do not fit the members, a
-            member that does not give probabilities, or none that scores steps.
+            member that does not give probabilities, none that scores steps, or guides that are not
+            members that do.
     """
 
     def __init__(
@@ -54,15 +59,14 @@ class EnsembleVerifier:
         members: Mapping[str, Verifier] | Sequence[Verifier],
         weights: Mapping[str, float] | Sequence[float] | None = None,
         *,
+        guides: Sequence[str] | None = None,
         name: str | None = None,
         aggregation: Aggregation = "last",
     ) -> None:
         self.members = _by_name(members)
         self.weights = _weights_of(self.members, weights)
-        self._guides = math.fsum(
-            self.weights[name] for name, m in self.members.items() if m.spec.kind == "step"
-        )
-        self.spec = _spec(self.members, self.weights, name, aggregation)
+        self.guides = _guides_of(self.members, guides)
+        self.spec = _spec(self.members, self.weights, self.guides, name, aggregation)
 
     @classmethod
     def declare(
@@ -73,7 +77,7 @@ class EnsembleVerifier:
 
     def count_tokens(self, chain: Chain) -> int | None:
         """The sum over the members that are asked; None when one of them cannot tell."""
-        asked = [self._asked(member, chain) for member in self.members.values()]
+        asked = [self._asked(name, chain) for name in self.members]
         return _sum(
             [
                 member.count_tokens(chain)
@@ -90,29 +94,26 @@ class EnsembleVerifier:
         Raises:
             VerifierError: a member's backend failed for good.
         """
-        columns = await asyncio.gather(
-            *(self._ask(member, chains) for member in self.members.values())
-        )
+        columns = await asyncio.gather(*(self._ask(name, chains) for name in self.members))
         rows = [dict(zip(self.members, row, strict=True)) for row in zip(*columns, strict=True)]
         return [
             self._combine(chain, {name: scores for name, scores in row.items() if scores})
             for chain, row in zip(chains, rows, strict=True)
         ]
 
-    async def _ask(self, member: Verifier, chains: Sequence[Chain]) -> list[StepScores | None]:
+    async def _ask(self, name: str, chains: Sequence[Chain]) -> list[StepScores | None]:
         """What a member says about each chain; None where it is not asked."""
-        asked = [self._asked(member, chain) for chain in chains]
+        asked = [self._asked(name, chain) for chain in chains]
         wanted = [chain for chain in asked if chain is not None]
-        results = iter(await member.score(wanted) if wanted else [])
+        results = iter(await self.members[name].score(wanted) if wanted else [])
         return [None if chain is None else next(results) for chain in asked]
 
-    def _asked(self, member: Verifier, chain: Chain) -> Chain | None:
+    def _asked(self, name: str, chain: Chain) -> Chain | None:
         """The chain as a member must see it for all members to score the same steps."""
-        if member.spec.kind == "outcome":
+        if name not in self.guides:
             if len(chain) and chain.newest.stop == "step":
                 return None
-            return Chain(chain.tree, chain.node, chain.tail, len(chain))
-        if self.spec.incremental or not member.spec.incremental:
+        elif self.spec.incremental or not self.members[name].spec.incremental:
             return chain
         return Chain(chain.tree, chain.node, chain.tail, len(chain))
 
@@ -123,12 +124,12 @@ class EnsembleVerifier:
         parts = {}
         for name, given in scores.items():
             spec = self.members[name].spec
-            new = count if spec.kind == "step" else len(chain)
+            new = count if name in self.guides else len(chain)
             good = checked(given, spec, num_steps=len(chain), num_new=new)
             if good.failure is not None:
                 failure = ScoreFailure(good.failure.kind, f"{name}: {good.failure.message}")
                 return StepScores(failure=failure, tokens=tokens, tokens_reused=reused)
-            parts[name] = good.values[-(count if spec.kind == "step" else 1) :] if count else ()
+            parts[name] = self._part(name, good.values, count)
         return StepScores(
             values=self._pooled(parts, count),
             notes=_join_notes({name: s.notes for name, s in scores.items()}, count),
@@ -137,12 +138,19 @@ class EnsembleVerifier:
             tokens_reused=reused,
         )
 
+    def _part(self, name: str, values: tuple[float, ...], count: int) -> tuple[float, ...]:
+        """The newest steps' scores, or what all of them say of the chain; none for no new step."""
+        if name in self.guides:
+            return values[-count:] if count else ()
+        whole = aggregate(self.members[name].spec.aggregation, values)
+        return () if whole is None or not count else (whole,)
+
     def _pooled(self, parts: Mapping[str, tuple[float, ...]], count: int) -> tuple[float, ...]:
-        """The product at every step; members of kind `outcome` reach the last one only."""
-        values = []
+        """The product at every step; members that do not guide reach the last one only."""
+        values, guides = [], math.fsum(self.weights[name] for name in self.guides)
         for back in range(count, 0, -1):
             given = {name: part[-back] for name, part in parts.items() if len(part) >= back}
-            scale = self._guides / math.fsum(self.weights[name] for name in given)
+            scale = guides / math.fsum(self.weights[name] for name in given)
             powers = [math.pow(v, self.weights[name] * scale) for name, v in given.items()]
             values.append(math.prod(powers))
         return tuple(values)
@@ -189,9 +197,22 @@ def _weights_of(
     return {name: float(given[name]) for name in members}
 
 
+def _guides_of(members: dict[str, Verifier], guides: Sequence[str] | None) -> tuple[str, ...]:
+    steps = [name for name, member in members.items() if member.spec.kind == "step"]
+    if guides is None:
+        return tuple(steps)
+    if not guides or not set(guides) <= set(steps):
+        raise ConfigurationError(
+            f"guides={list(guides)!r} must name members of kind 'step', which here are "
+            f"{', '.join(steps)}"
+        )
+    return tuple(name for name in steps if name in guides)
+
+
 def _spec(
     members: dict[str, Verifier],
     weights: dict[str, float],
+    guides: Sequence[str],
     name: str | None,
     aggregation: Aggregation,
 ) -> VerifierSpec:
@@ -205,14 +226,15 @@ def _spec(
     return VerifierSpec(
         name=name,
         aggregation=aggregation,
-        # A finished chain does not grow, so an outcome's score cannot change either.
-        incremental=all(s.incremental for s in specs.values() if s.kind == "step"),
+        # A finished chain does not grow, so what the others say of it cannot change either.
+        incremental=all(specs[guide].incremental for guide in guides),
         max_length=min(lengths, default=None),
         reserved=tuple(dict.fromkeys(r for s in specs.values() for r in s.reserved)),
         num_parameters=_num_parameters(specs.values()),
         provenance={
             "members": {n: dict(s.provenance) for n, s in specs.items()},
             "weights": weights,
+            "guides": list(guides),
         },
     )
 

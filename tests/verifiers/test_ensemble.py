@@ -239,6 +239,39 @@ def test_a_failed_outcome_fails_the_finished_chain_only() -> None:
     assert (done.values, done.failure) == ((), ScoreFailure("missing", "orm: gone"))
 
 
+def test_members_that_do_not_guide_decide_by_the_whole_chain() -> None:
+    members = {
+        "rule": ScriptedVerifier(score_fn=lambda chain: 0.5, tokens_per_step=1),
+        "prm": ScriptedVerifier(score_fn=by_length, tokens_per_step=10, aggregation="mean"),
+    }
+    ensemble = EnsembleVerifier(members, {"rule": 1.0, "prm": 2.0}, guides=["rule"])
+    chains = chain_of("a", "ab", num_new=1), finished("a", "ab", "abcd", num_new=1)
+    guided, done = score(ensemble, *chains)
+    assert (guided.values, guided.parts) == ((0.5,), {"rule": (0.5,)})
+    assert done.parts == {"rule": (0.5,), "prm": (pytest.approx((1 + 1 / 2 + 1 / 4) / 3),)}
+    assert done.values == (pytest.approx((0.5 * (1.75 / 3) ** 2) ** (1 / 3)),)
+    assert [ensemble.count_tokens(chain) for chain in chains] == [1, 1 + 3 * 10]
+    assert ensemble.spec.provenance["guides"] == ["rule"]
+
+
+def test_guides_that_all_steps_have_change_nothing() -> None:
+    members = {name: ScriptedVerifier(score_fn=by_length) for name in ("rule", "prm")}
+    chain = finished("a", "abc", num_new=2)
+    assert score(EnsembleVerifier(members), chain) == score(
+        EnsembleVerifier(members, guides=["prm", "rule"]), chain
+    )
+
+
+@pytest.mark.parametrize("guides", [[], ["orm"], ["prm", "orm"], ["nobody"]])
+def test_guides_that_score_no_steps_are_refused(guides: list[str]) -> None:
+    members: dict[str, Verifier] = {
+        "prm": ScriptedVerifier(score_fn=by_length),
+        "orm": Fixed(StepScores(values=(0.5,)), kind="outcome"),
+    }
+    with pytest.raises(ConfigurationError, match=r"guides.*members of kind .step.*prm"):
+        EnsembleVerifier(members, guides=guides)
+
+
 def test_outcome_members_reach_the_columns_of_the_tree() -> None:
     from support.worlds import engine, table_policy
 
