@@ -8,19 +8,17 @@ event loops may ask.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from torch import Tensor
-
 from stepsearch.policies.answer import Answer
 from stepsearch.policies.decode import DecodeGroup, Row
-from stepsearch.policies.kv_pool import KvPool, Segment, Slots, slots_of
+from stepsearch.policies.kv_pool import KvPool, Segment
 from stepsearch.policies.model import CausalModel
 from stepsearch.policies.prefill import Prefiller, Prefix
 from stepsearch.policies.prefix_cache import PrefixCache
+from stepsearch.policies.reading import Encoded, Reader, Reading, ReadQueue
 from stepsearch.policies.sampling import Draw, Token
 from stepsearch.policies.worker import device_worker
 from stepsearch.search.errors import ConfigurationError, PolicyError
@@ -28,48 +26,6 @@ from stepsearch.search.errors import ConfigurationError, PolicyError
 DEFAULT_CACHE_BYTES = 1 << 30
 DEFAULT_MAX_ROWS = 32
 _MAX_MISSING_BESIDE_ROWS = 1
-
-
-class Encoded(NamedTuple):
-    """Hidden states of a sequence.
-
-    Attributes:
-        hidden: [positions, hidden size] float32 on the model's device, after the final norm; NaN
-            from the first token on whose state is not finite.
-        computed: tokens computed for this request; what was shared is counted at one request.
-        reused: tokens taken from the cache or computed for another request.
-    """
-
-    hidden: Tensor
-    computed: int
-    reused: int
-
-
-class Reading(NamedTuple):
-    """What a reader made of the hidden states of a sequence.
-
-    Attributes:
-        values: one for each position.
-        computed: as of `Encoded`.
-        reused: as of `Encoded`.
-    """
-
-    values: list[float]
-    computed: int
-    reused: int
-
-
-Reader = Callable[[Tensor], Tensor]
-"""From [n, hidden size] states to n numbers, each from its own state alone."""
-
-
-class _Unread(NamedTuple):
-    """A prefix whose states at some slots a reader waits for; pinned until they are read."""
-
-    prefix: Prefix
-    slots: Slots
-    reader: Reader | None
-    answer: Answer
 
 
 class Generated(NamedTuple):
@@ -208,7 +164,7 @@ class CausalRunner:
         answer = Answer()
 
         def ready(prefix: Prefix) -> None:
-            self._unread.append(_Unread(prefix, self._slots(prefix, places), reader, answer))
+            self._reads.add(prefix, places, reader, answer)
 
         self._submit(tuple(ids[: places[-1] + 1]), adapter, ready, answer)
         return await self._wait(answer)
@@ -286,7 +242,9 @@ class CausalRunner:
         self._pool = KvPool(model.shapes, model.dtype, model.device, cache_bytes)
         self._prefiller = Prefiller(model, self._cache, self._pool)
         self._groups: dict[str | None, DecodeGroup] = {}
-        self._unread: list[_Unread] = []
+        self._reads = ReadQueue(
+            self._pool, self._cache, self._prefiller, separately=self.fixed_shapes
+        )
 
     def has_work(self) -> bool:
         """Whether anything waits or runs."""
@@ -304,42 +262,14 @@ class CausalRunner:
         self._place_beside_rows()
         if not self.fixed_shapes:
             self._prefiller.work()
-        self._hand_out()
+        found = self._reads.read()
+        self._cache.evict()
+        for answer, result in found:
+            answer.set(result)
         for group in list(self._groups.values()):
             group.work()
         if not self.has_work():  # what rows have computed for a prefix that waits is not pinned yet
             self._cache.evict()
-
-    def _hand_out(self) -> None:
-        """Read what became ready, at once unless a result is to be the same to the last bit."""
-        unread, self._unread = self._unread, []
-        batches: dict[Any, list[_Unread]] = {}
-        for index, one in enumerate(unread):
-            alone = index if self.fixed_shapes or one.reader is None else 0
-            batches.setdefault((one.reader, alone), []).append(one)
-        found = [
-            (one.answer, result)
-            for (reader, _), batch in batches.items()
-            for one, result in zip(batch, self._results(reader, batch), strict=True)
-        ]
-        for one in unread:
-            self._prefiller.release(one.prefix)
-        self._cache.evict()
-        for answer, result in found:
-            answer.set(result)
-
-    def _results(
-        self, reader: Reader | None, batch: Sequence[_Unread]
-    ) -> Iterator[Encoded | Reading]:
-        """What each of a batch asked for."""
-        states = self._pool.hidden(np.concatenate([one.slots for one in batch]))
-        if reader is None:
-            [one] = batch
-            yield Encoded(states, one.prefix.computed, one.prefix.reused)
-            return
-        values = iter(reader(states).tolist())
-        for prefix, slots, _, _ in batch:
-            yield Reading([next(values) for _ in slots], prefix.computed, prefix.reused)
 
     def _place_beside_rows(self) -> None:
         """Let a prefix that lacks one token ride with rows that run anyway.
@@ -404,9 +334,3 @@ class CausalRunner:
             return await answer.future
         finally:
             self._answers.discard(answer)
-
-    def _slots(self, prefix: Prefix, positions: list[int]) -> Slots:
-        """Where the states at the positions lie; negative where none was cached."""
-        assert prefix.match is not None
-        slots = slots_of(self._cache.parts(prefix.match))
-        return np.array([slots[p] if p < len(slots) else -1 for p in positions], np.int64)

@@ -54,8 +54,8 @@ RUNS_MODELS = {
             "kv_pool",
             "kv_slots",
         ),
-        *("loading", "model", "noise", "packing", "prefill", "prompt", "sampling", "starts"),
-        *("text", "transformers", "worker"),
+        *("loading", "model", "noise", "packing", "prefill", "prompt", "reading", "sampling"),
+        *("starts", "text", "transformers", "worker"),
     },
     "verifiers": {
         *("body", "generative", "heads", "implicit", "model_verifier", "outcome", "training"),

@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 from huggingface_hub import snapshot_download
 
-from stepsearch.policies.causal import CausalRunner, Encoded, Reading
+from stepsearch.policies.causal import CausalRunner
 from stepsearch.policies.loading import (
     find_model,
     load_tokenizer,
     model_hash,
     shared_runner,
 )
+from stepsearch.policies.reading import Encoded, Reading
 from stepsearch.policies.shipped import find_adapter
 from stepsearch.search.contracts import ScoreFailure, StepScores
 from stepsearch.search.errors import ConfigurationError, PolicyError, VerifierError

@@ -14,7 +14,8 @@ from typing import Any, Literal, Self
 
 import torch
 
-from stepsearch.policies.causal import DEFAULT_CACHE_BYTES, Encoded
+from stepsearch.policies.causal import DEFAULT_CACHE_BYTES
+from stepsearch.policies.reading import Encoded
 from stepsearch.search.contracts import ScoreFailure, StepScores, VerifierSpec
 from stepsearch.search.errors import VerifierError
 from stepsearch.search.tree import Chain

@@ -13,9 +13,9 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig
 
-from stepsearch.policies.causal import Reading
 from stepsearch.policies.description import Description, describe
 from stepsearch.policies.loading import load_tokenizer
+from stepsearch.policies.reading import Reading
 from stepsearch.policies.vllm_engine import (
     EngineSettings,
     PoolTask,

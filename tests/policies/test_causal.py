@@ -13,10 +13,11 @@ import torch
 from support.tiny import CONTEXT, KINDS, VOCAB, tiny_model
 from transformers import MistralConfig, MistralForCausalLM
 
-from stepsearch.policies.causal import CausalRunner, Encoded, Generated
+from stepsearch.policies.causal import CausalRunner, Generated
 from stepsearch.policies.kv_pool import KvPool
 from stepsearch.policies.model import CausalModel
 from stepsearch.policies.prefill import PassLimits
+from stepsearch.policies.reading import Encoded
 from stepsearch.policies.sampling import Draw, Token
 from stepsearch.search.errors import ConfigurationError, PolicyError
 

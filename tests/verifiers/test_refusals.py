@@ -25,7 +25,7 @@ from support.formats import shipped_format
 from support.tokenizers import QWEN_TEMPLATE, llama_tokenizer, qwen_tokenizer
 from tokenizers import Tokenizer
 
-from stepsearch.policies.causal import Encoded
+from stepsearch.policies.reading import Encoded
 from stepsearch.search.errors import VerifierError
 from stepsearch.search.tree import Tree
 from stepsearch.search.types import Step
