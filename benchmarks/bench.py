@@ -246,10 +246,9 @@ class _Progress:
         self._num_right += right is True
         self._tokens += solution.usage.policy_tokens
         rate = self._tokens / max(time.perf_counter() - self._started, 1e-9)
+        accuracy = self._num_right / (self.bar.n + 1)
+        self.bar.set_postfix_str(f"accuracy {accuracy:.1%}, {rate:,.0f} tokens/s", refresh=False)
         self.bar.update()
-        self.bar.set_postfix_str(
-            f"accuracy {self._num_right / self.bar.n:.1%}, {rate:,.0f} tokens/s", refresh=False
-        )
 
 
 def _write_tables(folder: RunFolder, problems: Gradable, grader: Grader) -> None:
@@ -272,9 +271,10 @@ def _write_tables(folder: RunFolder, problems: Gradable, grader: Grader) -> None
             _log.warning("%s: %s", folder.path, summary[alarm])
     missing = len(problems.problems) - len(rows)
     if missing or summary["failed"]:
+        first = next((f", the first with {row['error']}" for row in rows if row["error"]), "")
         raise PolicyError(
-            f"{folder.path}: {missing + len(summary['failed'])} problems failed; "
-            "run again to try them again"
+            f"{folder.path}: {missing + len(summary['failed'])} problems failed{first}; "
+            "run again to try them again; hydra.verbose=true shows where errors come from"
         )
 
 

@@ -165,6 +165,7 @@ def rerank(settings: RerankSettings) -> Reranking:
     for link in settings.links:
         apply_link(found, link)
     for scorer in scorers:
+        scorer.require_steps(found.sources)
         scorer.require_probabilities(found.sources)
     samples = [sample for problem in found.problems for sample in problem.samples]
     _log.info("grading %d samples of %d problems", len(samples), len(found.problems))

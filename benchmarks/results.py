@@ -52,9 +52,10 @@ def row_of(trace: Trace, grader: Grader) -> Row:
 
 
 def _judged_steps(trace: Trace) -> int | None:
-    """Steps of the longest chain; None where no verifier judges steps."""
+    """Steps of the longest chain; None where no verifier judges steps, or the problem failed."""
     verifier = trace.provenance.get("verifier") or {}
-    return max(trace.tree.depth) if verifier.get("kind") == "step" else None
+    judges = verifier.get("kind") == "step" and trace.stop not in FAILED_STOPS
+    return max(trace.tree.depth) if judges else None
 
 
 def read_out(trace: Trace, grader: Grader) -> dict[str, bool | None]:

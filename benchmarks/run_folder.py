@@ -38,6 +38,10 @@ class Done:
     policy_tokens: int
 
 
+class BusyError(ConfigurationError):
+    """Another process does this run."""
+
+
 class RunFolder:
     """One run.
 
@@ -61,7 +65,8 @@ class RunFolder:
         """Make the folder or go on in it, alone.
 
         Raises:
-            ConfigurationError: another process has it, or what it holds was made otherwise.
+            BusyError: another process has it.
+            ConfigurationError: what it holds was made otherwise.
         """
         from filelock import FileLock, Timeout
 
@@ -76,7 +81,7 @@ class RunFolder:
                 self._identify(problems)
                 yield
         except Timeout as error:
-            raise ConfigurationError(f"another process is at work in {self.path}") from error
+            raise BusyError(f"another process is at work in {self.path}") from error
 
     def _identify(self, problems: Sequence[Problem]) -> None:
         mine = {

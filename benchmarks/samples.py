@@ -60,10 +60,13 @@ class ScoreSource:
     Attributes:
         aggregation: how step scores become one number by default.
         range: what numbers they are.
+        is_whole: there is one number for a solution, though the verifier judges steps: it was a
+            member of an ensemble that does not guide.
     """
 
     aggregation: Aggregation = "last"
     range: Range = "probability"
+    is_whole: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -200,6 +203,8 @@ def _from_trace(trace: Trace, task: Task, found: SampleSet) -> SampledProblem:
     verifier = trace.provenance.get("verifier")
     if verifier is not None:
         found.sources[verifier["name"]] = _source(verifier["range"], trace.provenance)
+        for name in (verifier.get("provenance") or {}).get("deciding_steps", ()):
+            found.sources[name] = ScoreSource(is_whole=True)
     strategy = str(trace.provenance.get("strategy", {}).get("class", ""))
     is_independent = strategy.endswith((".BestOfN", ".Greedy"))
     found.is_dependent |= not is_independent or trace.provenance.get("settle") is not None

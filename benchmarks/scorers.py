@@ -60,6 +60,16 @@ class Scorer:
         terms = [math.prod(_power(sample, f, sources[f.name]) for f in term) for term in self.terms]
         return math.fsum(terms) / len(terms)
 
+    def require_steps(self, sources: Mapping[str, ScoreSource]) -> None:
+        """Raise `ConfigurationError` when it aggregates step scores that are not there."""
+        for factor in (factor for term in self.terms for factor in term):
+            if factor.aggregation is not None and sources[factor.name].is_whole:
+                raise ConfigurationError(
+                    f"--verifier {self.label}: {factor.name} did not guide this search "
+                    "(verifier.guides), so that it has one score for each solution and none for "
+                    f"steps; read it out without {factor.aggregation}"
+                )
+
     def is_probability(self, sources: Mapping[str, ScoreSource]) -> bool:
         """Whether its numbers may be added up as votes."""
         return all(sources[name].range == "probability" for name in self.names)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -55,7 +56,7 @@ def start(options: argparse.Namespace, number: int, searches: list[str], *more: 
     """An engine at its work."""
     command = [sys.executable, str(ENGINE), "--runs", str(options.runs / "runs")]
     command += ["--seconds", str(options.until - time.monotonic())]
-    command += [part for text in options.data for part in ("--data", data_text(text))]
+    command += [part for text in options.data for part in ("--data", text)]
     command += [part for text in searches for part in ("--search", text)]
     command += [*SETTINGS, *more, f"policy.model={options.model}", *options.overrides]
     gpu = {"CUDA_VISIBLE_DEVICES": str(number % options.gpus)}
@@ -67,7 +68,10 @@ def start(options: argparse.Namespace, number: int, searches: list[str], *more: 
 
 def data_text(given: str) -> str:
     """`NAME PATH TOKENS` as `one_engine.py` takes it."""
-    name, path, tokens = given.split()
+    try:
+        name, path, tokens = given.split()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{given!r} is not NAME FILE TOKENS") from None
     where = f"benchmark.name={name} benchmark.path={Path(path).resolve()}"
     return f"file {where} benchmark.id=row budget.policy_tokens={tokens}"
 
@@ -78,7 +82,7 @@ def main() -> None:
     add = parser.add_argument
     add("--runs", type=Path, required=True, help="gets a folder for every run")
     add("--model", required=True, help="folder of the merged policy")
-    add("--data", action="append", required=True, metavar='"NAME FILE TOKENS"')
+    add("--data", action="append", required=True, type=data_text, metavar='"NAME FILE TOKENS"')
     add("--engines", type=int, default=5, help="one of them for the search that the rule guides")
     add("--gpus", type=int, default=1, help="to spread the engines over")
     add("--seconds", type=float, default=float("inf"), help="start no run after so long")
@@ -92,8 +96,12 @@ def main() -> None:
         time.sleep(STAGGER)
         first = turn % len(searches)
         engines.append(start(options, turn + 1, searches[first:] + searches[:first]))
-    for engine in engines:
-        engine.wait()
+    try:
+        failed = [engine.wait() for engine in engines]
+    finally:
+        for engine in engines:
+            engine.send_signal(signal.SIGINT)  # nothing to one that has ended
+    sys.exit(any(failed))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from stepsearch.benchmarks.bench import execute
+from stepsearch.benchmarks.run_folder import BusyError
 from stepsearch.conf.build import build, load_config
 from stepsearch.search.errors import StepsearchError
 
@@ -65,6 +66,8 @@ def main() -> None:
                 continue
             try:
                 print(f"{name}: {execute(config, **loaded)}", flush=True)
+            except BusyError as error:
+                print(f"{name}: {error}", flush=True)
             except StepsearchError as error:
                 failed = True
                 print(f"{name}: {error}", flush=True)
@@ -72,4 +75,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

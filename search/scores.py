@@ -28,8 +28,7 @@ def checked(scores: StepScores, spec: VerifierSpec, *, num_steps: int, num_new: 
         num_new: how many of them had no score yet.
     """
     if not isinstance(scores, StepScores):
-        told = ScoreFailure("malformed", f"the verifier returned {scores!r}, not StepScores")
-        return StepScores(failure=told, tokens=None, tokens_reused=None)
+        return malformed(scores)
     failure = scores.failure
     try:
         scores = _counted(scores)
@@ -45,6 +44,12 @@ def checked(scores: StepScores, spec: VerifierSpec, *, num_steps: int, num_new: 
     if not known or not isinstance(failure.message, str):
         failure = ScoreFailure("malformed", f"the failure is {failure!r}, not a ScoreFailure")
     return _failed(scores, failure)
+
+
+def malformed(given: object) -> StepScores:
+    """The failure of a verifier that returned something else than scores."""
+    told = ScoreFailure("malformed", f"the verifier returned {given!r}, not StepScores")
+    return StepScores(failure=told, tokens=None, tokens_reused=None)
 
 
 def bounds(spec: VerifierSpec) -> tuple[float, float]:

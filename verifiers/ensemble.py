@@ -15,8 +15,8 @@ from stepsearch.search.contracts import (
     Verifier,
     VerifierSpec,
 )
-from stepsearch.search.errors import ConfigurationError
-from stepsearch.search.scores import checked
+from stepsearch.search.errors import ConfigurationError, VerifierError
+from stepsearch.search.scores import checked, malformed
 from stepsearch.search.tree import Chain
 
 
@@ -97,7 +97,7 @@ class EnsembleVerifier:
         columns = await asyncio.gather(*(self._ask(name, chains) for name in self.members))
         rows = [dict(zip(self.members, row, strict=True)) for row in zip(*columns, strict=True)]
         return [
-            self._combine(chain, {name: scores for name, scores in row.items() if scores})
+            self._combine(chain, {name: s for name, s in row.items() if s is not None})
             for chain, row in zip(chains, rows, strict=True)
         ]
 
@@ -105,8 +105,13 @@ class EnsembleVerifier:
         """What a member says about each chain; None where it is not asked."""
         asked = [self._asked(name, chain) for chain in chains]
         wanted = [chain for chain in asked if chain is not None]
-        results = iter(await self.members[name].score(wanted) if wanted else [])
-        return [None if chain is None else next(results) for chain in asked]
+        results = await self.members[name].score(wanted) if wanted else []
+        if len(results) != len(wanted):
+            raise VerifierError(
+                f"{name}: asked for {len(wanted)} scores, the verifier returned {len(results)}"
+            )
+        told = (s if isinstance(s, StepScores) else malformed(s) for s in results)
+        return [None if chain is None else next(told) for chain in asked]
 
     def _asked(self, name: str, chain: Chain) -> Chain | None:
         """The chain as a member must see it for all members to score the same steps."""
@@ -201,6 +206,8 @@ def _guides_of(members: dict[str, Verifier], guides: Sequence[str] | None) -> tu
     steps = [name for name, member in members.items() if member.spec.kind == "step"]
     if guides is None:
         return tuple(steps)
+    if isinstance(guides, str) or not isinstance(guides, Sequence):
+        raise ConfigurationError(f"guides={guides!r} must be a list of names, [{guides}]")
     if not guides or not set(guides) <= set(steps):
         raise ConfigurationError(
             f"guides={list(guides)!r} must name members of kind 'step', which here are "
@@ -235,6 +242,7 @@ def _spec(
             "members": {n: dict(s.provenance) for n, s in specs.items()},
             "weights": weights,
             "guides": list(guides),
+            "deciding_steps": [n for n, s in specs.items() if s.kind == "step" and n not in guides],
         },
     )
 

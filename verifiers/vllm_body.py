@@ -21,6 +21,7 @@ from stepsearch.policies.vllm_engine import (
     PoolTask,
     VllmEngine,
     known_settings,
+    require_installed,
     vllm_version,
 )
 from stepsearch.search.contracts import ScoreFailure, StepScores
@@ -66,6 +67,7 @@ class VllmBody:
         revision: str | None = None,
         engine: Mapping[str, Any] | None = None,
     ) -> None:
+        require_installed()
         about = describe(model, revision)
         self.tokenizer = load_tokenizer(model, revision)
         self._about = about

@@ -255,9 +255,22 @@ def test_problems_that_the_search_itself_failed_are_told(
 
     monkeypatch.setattr("stepsearch.search.strategies.best_of_n.BestOfN.run", run)
     assert main(["bench", *world, "search.n=1"]) == 3
-    assert "12 problems failed" in capfd.readouterr().err
+    told = capfd.readouterr().err
+    assert "12 problems failed, the first with search: RuntimeError: no idea" in told
+    assert "no chain" not in told, "nobody knows how long the chains are"
     [folder] = folders(world)
     assert len(summary(folder)["failed"]) == 12
+
+
+def test_where_an_error_comes_from_is_told_when_asked(
+    world: list[str], capfd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(self: object, session: object) -> None:
+        raise RuntimeError("no idea")
+
+    monkeypatch.setattr("stepsearch.search.strategies.best_of_n.BestOfN.run", run)
+    assert main(["bench", *world, "search.n=1", "hydra.verbose=true"]) == 3
+    assert f'{Path(__file__).name}", line' in capfd.readouterr().err
 
 
 def test_failed_problems_are_tried_again(world: list[str], failing, capfd) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from stepsearch.benchmarks.samples import as_scores, read_samples, split_steps
 from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.task import ExactTask, MathTask
+from stepsearch.verifiers.ensemble import EnsembleVerifier
 
 
 def test_traces_are_read(tmp_path: Path) -> None:
@@ -30,6 +32,20 @@ def test_traces_are_read(tmp_path: Path) -> None:
     expected = np.mean([s.answer == s.problem.answer for s in solutions.values()])
     assert result.lines[-1].accuracy[-1].value == pytest.approx(expected)
     assert result.notes == []
+
+
+def test_steps_that_no_member_judged_are_not_aggregated(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    members = {name: hash_verifier(name=name) for name in ("first", "second")}
+    ensemble = EnsembleVerifier(members, guides=["first"])
+    engine(Beam(n=4, width=2), random_policy(), ensemble, trace=path).solve(
+        Problem(text="q", id="q", answer="1")
+    )
+    settings = RerankSettings(samples=path, task="exact", verifiers=["first:min", "second"])
+    assert rerank(replace(settings, **QUICK)).lines
+    for wrong in ({"verifiers": ["second:min"]}, {"aggregations": ["mean"]}):
+        with pytest.raises(ConfigurationError, match=r"second did not guide.*read it out without"):
+            rerank(replace(settings, **wrong))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import asyncio
 import gc
 import os
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from stepsearch.policies import vllm_engine
+from stepsearch.policies.vllm import VllmPolicy
 from stepsearch.policies.vllm_engine import (
     Ask,
     EngineSettings,
@@ -21,8 +23,10 @@ from stepsearch.policies.vllm_engine import (
     VllmEngine,
     _batch_invariance,
     engine_arguments,
+    is_installed,
 )
-from stepsearch.search.errors import PolicyError
+from stepsearch.search.errors import ConfigurationError, PolicyError
+from stepsearch.verifiers.vllm_body import VllmBody
 
 NAME = "VLLM_BATCH_INVARIANT"
 
@@ -55,6 +59,13 @@ def test_graphs_are_captured_up_to_the_largest_batch(
 ) -> None:
     arguments = engine_arguments(EngineSettings(model="m", **changes))
     assert arguments.get("max_cudagraph_capture_size") == expected
+
+
+@pytest.mark.skipif(is_installed(), reason="vLLM is installed")
+@pytest.mark.parametrize("make", [VllmPolicy, partial(VllmBody, format=None)])
+def test_without_vllm_no_model_is_looked_for(make: Callable[..., object]) -> None:
+    with pytest.raises(ConfigurationError, match=r"vLLM cannot be imported.*pip install"):
+        make(model="/no/such/folder")
 
 
 def test_the_heap_stays_frozen_until_the_last_engine_ends(monkeypatch: pytest.MonkeyPatch) -> None:

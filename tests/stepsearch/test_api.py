@@ -198,3 +198,20 @@ def test_odd_arguments_are_one_sentence(settings: dict[str, object], words: str)
         solve("q", **{"verifier": None, "search": "best_of_n"} | settings)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_experiment_chooses_what_was_not_named(monkeypatch) -> None:
+    chosen = {}
+
+    def load(config, name):
+        chosen[name] = config[name]._target_.rpartition(".")[2]
+        raise ConfigurationError("far enough")
+
+    monkeypatch.setattr("stepsearch.api._load", load)
+    experiment = ["+experiment=qwen_1b_qwen_prm"]
+    with pytest.raises(ConfigurationError, match="far enough"):
+        solve("q", overrides=experiment)
+    assert chosen == {"policy": "VllmPolicy"}
+    with pytest.raises(ConfigurationError, match="far enough"):
+        solve("q", policy="embedded_base", overrides=experiment)
+    assert chosen == {"policy": "TransformersPolicy"}

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepsearch.search.contracts import ScoreFailure, StepScores, Verifier, VerifierSpec
-from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.errors import ConfigurationError, VerifierError
 from stepsearch.search.tree import Chain, Tree
 from stepsearch.search.types import Step
 from stepsearch.verifiers.ensemble import EnsembleVerifier
@@ -270,6 +270,41 @@ def test_guides_that_score_no_steps_are_refused(guides: list[str]) -> None:
     }
     with pytest.raises(ConfigurationError, match=r"guides.*members of kind .step.*prm"):
         EnsembleVerifier(members, guides=guides)
+
+
+@pytest.mark.parametrize("guides", ["prm", 5])
+def test_guides_are_a_list_of_names(guides: Any) -> None:
+    with pytest.raises(ConfigurationError, match="must be a list of names"):
+        EnsembleVerifier({"prm": ScriptedVerifier(score_fn=by_length)}, guides=guides)
+
+
+class Returning(Fixed):
+    """A verifier that breaks the contract: it returns this, whatever it is asked."""
+
+    def __init__(self, returned: list[Any]) -> None:
+        super().__init__(StepScores())
+        self.returned = returned
+
+    async def score(self, chains: Sequence[Chain]) -> list[StepScores]:
+        return self.returned
+
+
+@pytest.mark.parametrize("given", [None, 0.0, 0.5])
+def test_a_member_that_returns_no_scores_fails_the_chain(given: Any) -> None:
+    members = {"prm": ScriptedVerifier(score_fn=by_length), "own": Returning([given])}
+    [scores] = score(EnsembleVerifier(members), chain_of("a", num_new=1))
+    assert scores.failure is not None
+    assert scores.failure.kind == "malformed"
+    assert scores.failure.message.startswith(f"own: the verifier returned {given!r}")
+    assert scores.tokens is None
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_member_that_returns_another_number_of_scores_is_an_error(count: int) -> None:
+    own = Returning([StepScores(values=(0.5,))] * count)
+    ensemble = EnsembleVerifier({"prm": ScriptedVerifier(score_fn=by_length), "own": own})
+    with pytest.raises(VerifierError, match=f"own: asked for 1 scores.*returned {count}"):
+        score(ensemble, chain_of("a", num_new=1))
 
 
 def test_outcome_members_reach_the_columns_of_the_tree() -> None:
