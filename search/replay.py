@@ -127,8 +127,10 @@ class ReplayVerifier:
 
     def _known(self, chain: Chain) -> StepScores | None:
         column = self._saved.scores.get(self._spec.name)
-        node = self._find(chain)
-        if node is None or column is None or column.status[node] == UNSCORED:
+        if column is None:
+            return None
+        node = self._find(chain, column)
+        if node is None or column.status[node] == UNSCORED:
             return None
         if column.status[node] == FAILED:
             return CarriedScores(failure=column.failures[node])
@@ -138,12 +140,18 @@ class ReplayVerifier:
         notes = tuple(column.notes.get(step, "") for step in new[-len(values) :])
         return CarriedScores(values=values, notes=notes if any(notes) else (), parts=parts)
 
-    def _find(self, chain: Chain) -> int | None:
-        """The first saved node whose chain is the same."""
+    def _find(self, chain: Chain, column: ScoreColumn) -> int | None:
+        """The first saved node whose chain is the same; only an end where scores change.
+
+        What is in the middle of a scored chain got its score from there, but a twin may have one
+        of its own. Which of two twins failed by itself is not told by a tree.
+        """
         nodes = [chain.node] if chain.node < num_whole(self._saved) else []
         for step in chain.tail:
             keys = [(node, step.text, step.token_ids) for node in nodes]
             nodes = [child for key in keys for child in self._children.get(key, ())]
+        if not self._spec.incremental:
+            nodes = [n for n in nodes if n in column.per_leaf or column.status[n] == FAILED]
         return nodes[0] if nodes else None
 
     def _values(self, column: ScoreColumn, new: Sequence[int]) -> tuple[float, ...]:

@@ -13,17 +13,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.clock import run_virtual
 from support.strategies import STRATEGIES
-from support.worlds import engine, fingerprint, hash_verifier, latency, random_policy
+from support.worlds import (
+    engine,
+    fingerprint,
+    fraction,
+    hash_verifier,
+    latency,
+    random_policy,
+    scripted_step,
+)
 
 from stepsearch import Budget, ConfigurationError, Engine, SamplingParams, Solution, Strategy
+from stepsearch.policies.scripted import ScriptedPolicy
+from stepsearch.search.contracts import ScoreFailure
 from stepsearch.search.provenance import describe
 from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.strategies.mcts import Mcts
 from stepsearch.search.trace import Trace, decode, encode
+from stepsearch.search.tree import Chain
+from stepsearch.search.types import Step
 from stepsearch.verifiers.scripted import ScriptedVerifier
 
 BEAM = Beam(n=8, width=2)
+END = {True: "eos", False: "step"}
 SAMPLING = SamplingParams(max_step_tokens=5, max_tokens=20)
 
 
@@ -220,3 +233,33 @@ def test_a_trace_of_an_older_version_is_refused() -> None:
     data["version"] = 1
     with pytest.raises(Exception, match="version 1"):
         decode(json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("incremental", "share_failed"), [(True, 0.0), (False, 0.0), (False, 0.15)]
+)
+def test_twins_keep_their_own_scores(incremental: bool, share_failed: float) -> None:
+    """Siblings of the same text, of which lookahead has scored some in the middle of a chain."""
+
+    def propose(chain: Chain, seed: int) -> Step:
+        ends = len(chain) >= 5 or fraction("end", chain.text, seed) < 0.2
+        word = f"w{seed % 2}"
+        return scripted_step(f"{word} #### {seed % 4}" if ends else f"{word}\n", END[ends])
+
+    def judge(chain: Chain) -> list[float] | ScoreFailure:
+        if fraction("fails", chain.text) < share_failed:
+            return ScoreFailure("missing", "gone")
+        count = chain.num_new if incremental else len(chain)
+        ends = range(len(chain) - count, len(chain))
+        whole = "" if incremental else chain.text
+        return [fraction("".join(chain.texts[: k + 1]), whole) for k in ends]
+
+    for seed in range(20):
+        search = engine(
+            Beam(n=4, width=2, lookahead=2),
+            ScriptedPolicy(propose),
+            ScriptedVerifier(score_fn=judge, incremental=incremental),
+            seed=seed,
+        )
+        solution = search.solve("q")
+        assert tree_of(search.resume(saved(search, solution))) == tree_of(solution)
