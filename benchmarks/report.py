@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 from stepsearch.benchmarks.equal_compute import Baseline
 from stepsearch.benchmarks.output import make_folder
+from stepsearch.benchmarks.pairs import pairs_table
 from stepsearch.benchmarks.plots import draw
 from stepsearch.benchmarks.report_page import TITLES, page_of
 from stepsearch.benchmarks.report_tables import (
@@ -72,6 +73,7 @@ def tables_of(methods: Sequence[Method]) -> dict[str, Table]:
     """All tables about methods over the same problems."""
     tables: dict[str, Table] = {name: [] for name in TITLES}
     tables["accuracy"] = accuracy_table(methods)
+    tables["pairs"] = pairs_table(methods)
     tables["coverage"] = coverage_table(methods)
     tables["difficulty"] = difficulty_table(methods)
     sources = {method.label: _baseline_for(method, methods) for method in methods}

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 TITLES = {
     "accuracy": "Accuracy and cost per problem",
+    "pairs": "Methods against one another",
     "equal": "At equal compute against votes over independent samples",
     "samples": "Independent samples read out at every number of them",
     "verifiers": "Verifiers: discrimination, calibration and length",
@@ -27,6 +28,9 @@ _NOTES = {
     "several seeds are averaged first. Samples, verifiers, calibration, depth, coverage and the "
     "votes at equal compute are of the first seed alone. A line joins methods that differ in their "
     "budget or number of samples only.",
+    "pairs": "Accuracy of the first minus that of the other, paired over problems, with a "
+    "bootstrap's interval; problems that only one of them solved, with McNemar's exact p-value, "
+    "not corrected for the number of pairs. Methods with several seeds have no test.",
     "equal": "As many samples of the policy's best_of_n run with the most samples as cost what the "
     "method cost on average; differences are paired over problems, their intervals a bootstrap's.",
     "samples": "Means over all subsets. A verifier that is exploited falls behind as N grows.",

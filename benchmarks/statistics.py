@@ -168,3 +168,9 @@ def mcnemar(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> McNemar:
     n = only_a + only_b
     tail = sum(comb(n, i) for i in range(min(only_a, only_b) + 1))
     return McNemar(only_a=only_a, only_b=only_b, p=min(1.0, 2 * tail / 2**n))
+
+
+def mcnemar_of(a: Outcomes, b: Outcomes) -> McNemar:
+    """The test with two methods of one verdict per problem; undecided problems are left out."""
+    decided = (a.undecided[:, 0] == 0) & (b.undecided[:, 0] == 0)
+    return mcnemar(a.right[decided, 0] == 1, b.right[decided, 0] == 1)

