@@ -41,7 +41,9 @@ def _summary(path: Path) -> str:
 
 
 def _line(row: dict[str, str]) -> str:
-    value, low, high = (100 * float(row[f"accuracy{end}"]) for end in ("", "_low", "_high"))
+    value, low, high = (
+        100 * float(row[f"accuracy{end}"] or "nan") for end in ("", "_low", "_high")
+    )
     tokens = float(row["policy_tokens"])
     return (
         f"{value:5.1f}% [{low:.1f}, {high:.1f}] of {row['problems']} problems,"
