@@ -86,6 +86,7 @@ class VllmPolicy:
         logprobs: bool = False,
         engine: Mapping[str, Any] | None = None,
     ) -> None:
+        given = known_settings(engine)
         require_installed()
         folder = None if adapter is None else find_adapter(adapter)
         about = describe(model, revision)
@@ -104,7 +105,7 @@ class VllmPolicy:
             model=about.location,
             revision=about.revision,
             lora_rank=None if folder is None else _rank(folder),
-            **known_settings(engine),
+            **given,
         )
         self.engine = VllmEngine(settings, None if folder is None else str(folder))
         self.spec = PolicySpec(

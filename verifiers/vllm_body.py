@@ -67,6 +67,7 @@ class VllmBody:
         revision: str | None = None,
         engine: Mapping[str, Any] | None = None,
     ) -> None:
+        given = known_settings(engine)
         require_installed()
         about = describe(model, revision)
         self.tokenizer = load_tokenizer(model, revision)
@@ -78,7 +79,7 @@ class VllmBody:
             revision=about.revision,
             runner="pooling",
             convert=None if self._task == "token_classify" else self._task,
-            **known_settings(engine),
+            **given,
         )
         self.engine = VllmEngine(settings)
         self.provenance: dict[str, Any] = {
