@@ -12,9 +12,10 @@ from stepsearch.policies.bridge import ask_all
 from stepsearch.policies.chunks import find_endings
 from stepsearch.policies.description import describe
 from stepsearch.policies.loading import load_tokenizer
-from stepsearch.policies.openai_chains import ByIds, ByText, Continuation, Server
+from stepsearch.policies.openai_chains import ByText, Continuation, Server
 from stepsearch.policies.openai_chat import AsChat
 from stepsearch.policies.openai_client import OpenAIClient, Patience, RefusedError
+from stepsearch.policies.openai_ids import ByIds
 from stepsearch.policies.prompt import PromptFormat
 from stepsearch.policies.starts import Starts, choose_format
 from stepsearch.policies.text import StepRules
@@ -76,8 +77,8 @@ class OpenAIPolicy:
             )
         form = choose_format(prompt_format, None)
         self.client = OpenAIClient(base_url, api_key_variable, Patience(**(server or {})))
-        length = self.client.context_length(model)
-        found = Server(self.client, model, max_length or length, options or {})
+        length = self.client.context_length(model, max_length)
+        found = Server(self.client, model, length, options or {})
         self._starts: Starts | None = None
         self._way: Continuation
         if prompts == "chat":
@@ -106,11 +107,9 @@ class OpenAIPolicy:
         self, server: Server, tokenizer: str | Path, form: PromptFormat, prompts: Prompts
     ) -> Continuation:
         self._starts = Starts(load_tokenizer(tokenizer), form)
-        rules = StepRules(
-            separator=form.separator,
-            final_prefix=form.final_prefix,
-            eos_ids=describe(tokenizer).eos_ids,
-        )
+        eos_ids = describe(tokenizer).eos_ids
+        rules = StepRules(separator=form.separator, final_prefix=form.final_prefix, eos_ids=eos_ids)
+        server = server._replace(eos_ids=eos_ids)
         if prompts == "text":
             return ByText(server, self._starts, rules)
         return ByIds(server, self._starts, rules, find_endings(self._starts.tokenizer, rules))

@@ -1,11 +1,11 @@
-"""Continuing one chain on a server, by ids or by text."""
+"""Continuing one chain on a server, and how this is done by text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from stepsearch.policies.chunks import ChunkCutter, Endings
 from stepsearch.policies.openai_client import OpenAIClient
 from stepsearch.policies.openai_replies import Reply, read_reply
 from stepsearch.policies.parts import later_seed
@@ -21,7 +21,13 @@ UNLIMITED = 1 << 30
 
 
 class Continued(NamedTuple):
-    """The new steps, and prompt tokens computed and reused; None when the server does not tell."""
+    """What a continuation gave.
+
+    Attributes:
+        steps: the new steps.
+        computed: prompt tokens computed; None when the server does not tell.
+        reused: prompt tokens reused; None when the server does not tell.
+    """
 
     steps: tuple[Step, ...]
     computed: int | None
@@ -36,17 +42,19 @@ class Server(NamedTuple):
         model: its name on the server.
         max_length: longest sequence; None when unknown.
         options: what else stands in every request.
+        eos_ids: tokens at which the model ends.
     """
 
     client: OpenAIClient
     model: str
     max_length: int | None
     options: Mapping[str, Any]
+    eos_ids: Collection[int] = ()
 
     async def ask(
         self, path: str, params: SamplingParams, seed: int, max_tokens: int, **body: Any
-    ) -> dict[str, Any]:
-        """One request for one choice."""
+    ) -> Reply:
+        """One request for one choice; asked again when the answer is malformed."""
         sampling: dict[str, Any] = {
             "model": self.model,
             "n": 1,
@@ -57,7 +65,8 @@ class Server(NamedTuple):
         }
         if params.top_k:
             sampling["top_k"] = params.top_k
-        return await self.client.post(path, sampling | body | dict(self.options))
+        read = functools.partial(read_reply, eos_ids=self.eos_ids)
+        return await self.client.post(path, sampling | body | dict(self.options), read)
 
 
 class Continuation(Protocol):
@@ -70,59 +79,6 @@ class Continuation(Protocol):
     async def run(self, chain: Chain, seed: int, params: SamplingParams) -> Continued:
         """Continue a chain."""
         ...
-
-
-class ByIds:
-    """Token-exact: ids in and out, for servers that give ids back (vLLM)."""
-
-    def __init__(self, server: Server, starts: Starts, rules: StepRules, endings: Endings) -> None:
-        self._server, self._starts = server, starts
-        self._rules, self._endings = rules, endings
-
-    def check(self, chain: Chain, params: SamplingParams) -> None:
-        """Raise `PolicyError` when the chain's ids are unknown."""
-        self._starts.history(chain)
-
-    async def run(self, chain: Chain, seed: int, params: SamplingParams) -> Continued:
-        """Continue a chain."""
-        start = self._starts.start(chain, params)
-        room = (self._server.max_length or UNLIMITED) - len(start.ids)
-        if room < 1:
-            return Continued((Step(text="", stop="context", logprob=0.0),), 0, 0)
-        cutter = ChunkCutter(start.reader, self._rules, params, room, self._endings)
-        written: list[int] = []
-        prompts: list[Reply] = []
-        while cutter.goes_on:
-            answer = await self._server.ask(
-                "completions",
-                params,
-                later_seed(seed, len(written)),
-                cutter.allowance,
-                prompt=[*start.ids, *written],
-                return_token_ids=True,
-                skip_special_tokens=False,
-                **self._stops(params),
-            )
-            reply = read_reply(answer, self._rules.eos_ids)
-            if reply.ids is None:
-                raise PolicyError(
-                    "the server sends no token ids (return_token_ids, which vLLM knows), so its"
-                    " tokens cannot be continued as they are; set prompts=text"
-                )
-            if not reply.ids:
-                raise PolicyError("the server wrote no token, though it may write some")
-            cutter.take(list(reply.ids), None)
-            written += reply.ids
-            prompts.append(reply)
-        return Continued(tuple(cutter.steps), *prompt_tokens(prompts))
-
-    def _stops(self, params: SamplingParams) -> dict[str, Any]:
-        if params.until == "end":
-            return {"stop_token_ids": list(self._rules.eos_ids)}
-        ids = [*self._endings.closing, *self._rules.eos_ids]
-        if self._endings.always:
-            return {"stop_token_ids": ids}
-        return {"stop_token_ids": ids, "stop": [self._rules.separator]}
 
 
 class ByText:
@@ -165,7 +121,7 @@ class ByText:
         text, count = "", 0
         while True:
             limit = min(left, params.max_step_tokens) - count
-            answer = await self._server.ask(
+            reply = await self._server.ask(
                 "completions",
                 params,
                 later_seed(seed, count),
@@ -173,7 +129,6 @@ class ByText:
                 prompt=prompt + text,
                 stop=[self._rules.separator],
             )
-            reply = read_reply(answer, self._rules.eos_ids)
             replies.append(reply)
             count += counted(reply, limit)
             text += reply.text

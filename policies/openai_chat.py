@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import nan
 
 from stepsearch.policies.openai_chains import UNLIMITED, Continued, Server, counted, prompt_tokens
-from stepsearch.policies.openai_replies import Reply, read_reply
+from stepsearch.policies.openai_replies import Reply
 from stepsearch.policies.sampling import Token
 from stepsearch.policies.text import ChainReader, StepCutter, StepRules
 from stepsearch.search.contracts import SamplingParams
@@ -32,7 +32,7 @@ class AsChat:
     async def run(self, chain: Chain, seed: int, params: SamplingParams) -> Continued:
         """Write a whole answer, cut into steps where the server tells its tokens."""
         system = [{"role": "system", "content": self._system}] if self._system else []
-        answer = await self._server.ask(
+        reply = await self._server.ask(
             "chat/completions",
             params,
             seed,
@@ -40,7 +40,6 @@ class AsChat:
             messages=[*system, {"role": "user", "content": chain.prompt}],
             logprobs=True,
         )
-        reply = read_reply(answer, self._rules.eos_ids)
         count = counted(reply, params.max_tokens)
         if reply.pieces is not None and "".join(reply.pieces).startswith(reply.text):
             steps = _cut(reply, self._rules, params)

@@ -6,16 +6,24 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from stepsearch.policies.openai_fields import BadReplyError, excerpt, parse
+from stepsearch.policies.openai_models import known_length, read_lengths
 from stepsearch.search.background import BackgroundLoop
 from stepsearch.search.errors import ConfigurationError, ModelNotFoundError
 
+if TYPE_CHECKING:
+    import httpx2
+
+T = TypeVar("T")
+
 _MAY_PASS = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_WAIT = 30.0
-_SHOWN = 300
+LARGEST_BODY = 64 << 20
+"""Most bytes of an answer: the rows or log-probabilities of a million tokens are smaller."""
 
 
 class RefusedError(Exception):
@@ -30,8 +38,15 @@ class RefusedError(Exception):
         self.status = status
 
 
-class BadReplyError(Exception):
-    """The server's answer is not what was asked for; asking again may help."""
+class _Answer(NamedTuple):
+    status: int
+    retry_after: str
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """The start of it, for a message; whatever encoding the server names may not exist."""
+        return excerpt(self.content[:4096].decode(errors="replace"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +55,7 @@ class Patience:
 
     Attributes:
         concurrency: most requests at once.
-        timeout: seconds that one request may take.
+        timeout: seconds that one request may take, to the last byte of its answer.
         attempts: how often it is asked before it counts as out of reach.
         first_wait: seconds before the second attempt, twice as many before every other one; each
             wait is drawn between half of that and all of it, so that many clients do not come back
@@ -93,37 +108,48 @@ class OpenAIClient:
             limits=httpx2.Limits(max_connections=patience.concurrency),
         )
 
-    def context_length(self, model: str) -> int | None:
+    def context_length(self, model: str, max_length: int | None = None) -> int | None:
         """The longest sequence of a model, where the server's list of models tells.
 
+        Args:
+            model: its name on the server.
+            max_length: what is set, and then holds whatever the server tells.
+
         Raises:
-            ModelNotFoundError: there is no server, or it does not serve the model.
+            ModelNotFoundError: there is no server, it does not serve the model, or its list cannot
+                be read.
+            ConfigurationError: what it tells is no length.
         """
-
-        async def ask() -> Any:
-            return await self._http.get("models")
-
         try:
-            reply = self.loop.submit(ask()).result()
-            listed = reply.json()["data"] if reply.status_code == 200 else None
-        except self._failures as error:
+            listed = self._listed()
+            if listed and model not in listed:
+                raise ModelNotFoundError(
+                    f"model={model}: the server at {self._http.base_url} has"
+                    f" {', '.join(sorted(listed))}; give one of these names"
+                )
+            return max_length or known_length(model, listed.get(model))
+        except (ModelNotFoundError, ConfigurationError):
+            self.close()
+            raise
+
+    def _listed(self) -> dict[str, object]:
+        """What the server tells of its models' lengths; nothing where it has no list."""
+
+        async def once() -> dict[str, object]:
+            answer = await self._fetch("GET", "models")
+            return read_lengths(answer.content) if answer.status == 200 else {}
+
+        try:  # a wrong address is told at once
+            return self.loop.submit(self._repeat(once, BadReplyError)).result()
+        except BadReplyError as error:
             raise ModelNotFoundError(
-                f"base_url={self._http.base_url}: no server answers there ({error!r}); start it,"
+                f"base_url={self._http.base_url}: the list of models cannot be read: {error}"
+            ) from error
+        except (ConnectionError, TimeoutError) as error:
+            raise ModelNotFoundError(
+                f"base_url={self._http.base_url}: no server answers there ({error}); start it,"
                 " or correct the address"
             ) from error
-        except (ValueError, KeyError, TypeError):
-            listed = None
-        if not listed:
-            return None
-        names = {str(entry.get("id")): entry for entry in listed}
-        if model not in names:
-            self.close()
-            raise ModelNotFoundError(
-                f"model={model}: the server at {self._http.base_url} has"
-                f" {', '.join(sorted(names))}; give one of these names"
-            )
-        length = names[model].get("max_model_len")
-        return length if isinstance(length, int) else None
 
     @property
     def root(self) -> str:
@@ -131,55 +157,69 @@ class OpenAIClient:
         return str(self._http.base_url).rstrip("/").removesuffix("/v1")
 
     async def post(
-        self, path: str, body: Mapping[str, Any], expects: str = "choices"
-    ) -> dict[str, Any]:
-        """The server's answer to a request.
+        self, path: str, body: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]
+    ) -> T:
+        """What is read out of the server's answer to a request.
 
         Args:
             path: below the base address, or a whole address.
             body: the request.
-            expects: the field of the answer that holds what was asked for, and is never empty.
+            read: reads an answer; where it raises `BadReplyError` the server is asked again.
 
         Raises:
             RefusedError: it refused, and will refuse again.
-            ConnectionError, TimeoutError: it did not answer in all attempts.
+            BadReplyError, ConnectionError, TimeoutError: it gave no answer that can be read in all
+                attempts.
         """
+
+        async def once() -> T:
+            return read(await self._post_once(path, body))
+
         async with self._slots:
-            for attempt in range(1, self._patience.attempts + 1):
-                try:
-                    return await self._post_once(path, body, expects)
-                except (ConnectionError, TimeoutError, BadReplyError) as error:
-                    if attempt == self._patience.attempts:
-                        if isinstance(error, BadReplyError):
-                            raise ConnectionError(str(error)) from error
-                        raise
-                    await asyncio.sleep(self._wait(attempt, error))
+            return await self._repeat(once, ConnectionError, TimeoutError)
+
+    async def _repeat(self, once: Callable[[], Awaitable[T]], *passing: type[Exception]) -> T:
+        for attempt in range(1, self._patience.attempts + 1):
+            try:
+                return await once()
+            except passing as error:
+                if attempt == self._patience.attempts:
+                    raise
+                await asyncio.sleep(self._wait(attempt, error))
         raise AssertionError("every attempt returns or raises")
 
-    async def _post_once(self, path: str, body: Mapping[str, Any], expects: str) -> dict[str, Any]:
+    async def _post_once(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        answer = await self._fetch("POST", path, body)
+        if answer.status in _MAY_PASS:
+            busy = ConnectionError(f"HTTP {answer.status}: {answer.text}")
+            busy.add_note(answer.retry_after)
+            raise busy
+        if answer.status >= 400:
+            raise RefusedError(answer.status, answer.text)
+        return parse(answer.content)
+
+    async def _fetch(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> _Answer:
+        """One request. The library bounds each wait; a server that trickles would never reach it.
+
+        Raises:
+            ConnectionError, TimeoutError: no whole answer came.
+        """
+        url = self._http.base_url.join(path)
         try:
-            reply = await self._http.post(path, json=body)
-        except self._timeouts as error:
+            async with (
+                asyncio.timeout(self._patience.timeout),
+                self._http.stream(method, path, json=body) as reply,
+            ):
+                wait = reply.headers.get("retry-after", "")
+                return _Answer(reply.status_code, wait, await _content(reply))
+        except (TimeoutError, self._timeouts) as error:
             raise TimeoutError(
-                f"{self._http.base_url.join(path)} did not answer in {self._patience.timeout:g} s"
+                f"{url} did not answer in {self._patience.timeout:g} s (server.timeout)"
             ) from error
         except self._failures as error:
-            raise ConnectionError(
-                f"{self._http.base_url.join(path)}: {type(error).__name__}: {error}"
-            ) from error
-        if reply.status_code in _MAY_PASS:
-            busy = ConnectionError(f"HTTP {reply.status_code}: {reply.text[:_SHOWN]}")
-            busy.add_note(reply.headers.get("retry-after", ""))
-            raise busy
-        if reply.status_code >= 400:
-            raise RefusedError(reply.status_code, reply.text[:_SHOWN])
-        try:
-            found = reply.json()
-        except ValueError as error:
-            raise BadReplyError(f"the answer is no JSON: {reply.text[:_SHOWN]}") from error
-        if not isinstance(found, dict) or not found.get(expects):
-            raise BadReplyError(f"the answer has no {expects}: {reply.text[:_SHOWN]}")
-        return found
+            raise ConnectionError(f"{url}: {type(error).__name__}: {error}") from error
 
     def _wait(self, attempt: int, error: Exception) -> float:
         longest = min(self._patience.first_wait * 2.0 ** (attempt - 1), _LONGEST_WAIT)
@@ -192,3 +232,16 @@ class OpenAIClient:
     def close(self) -> None:
         """Close all connections. Closing twice does nothing."""
         self.loop.submit(self._http.aclose()).result(timeout=10)
+
+
+async def _content(reply: httpx2.Response) -> bytes:
+    """A body; raises `BadReplyError` as soon as it is larger than any answer."""
+    content = bytearray()
+    async for chunk in reply.aiter_bytes():
+        content += chunk
+        if len(content) > LARGEST_BODY:
+            raise BadReplyError(
+                f"{reply.url} sends more than {LARGEST_BODY} bytes, which no answer has; correct"
+                " base_url, or ask for less by options"
+            )
+    return bytes(content)

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple
+
+from stepsearch.policies.openai_fields import (
+    BadReplyError,
+    first,
+    items,
+    mapping,
+    number,
+    optional,
+    prompt_usage,
+    shown,
+    string,
+    whole,
+)
+
+_MOST_TOKENS = 1 << 31
+"""No vocabulary has as many; ids are kept in 32 bits."""
 
 End = Literal["stopped", "eos", "length"]
 
@@ -41,46 +57,58 @@ def read_reply(answer: Mapping[str, Any], eos_ids: Collection[int] = ()) -> Repl
         eos_ids: tokens at which the model ends.
 
     Raises:
-        ValueError: it is not what such servers answer.
+        BadReplyError: a field is missing or not of its kind; the next answer may be better.
+        ValueError: there is no text, or it ended in a way that no continuation ends.
     """
-    choice = answer["choices"][0]
-    text = choice["message"].get("content") if "message" in choice else choice.get("text")
-    if not isinstance(text, str):
-        raise ValueError(f"the choice has no text: {choice}")
-    usage = answer.get("usage") or {}
-    details = usage.get("prompt_tokens_details") or {}
-    pieces, logprobs = _tokens(choice.get("logprobs"))
-    ids = choice.get("token_ids")
+    choice = first(answer, "choices")
+    usage = optional(answer.get("usage"), "usage")
+    pieces, logprobs = _tokens(optional(choice.get("logprobs"), "logprobs"))
+    ids = _ids(choice.get("token_ids"))
     count = usage.get("completion_tokens")
     if ids is not None:
         count = len(ids)
     elif pieces is not None and count is None:
         count = len(pieces)
     return Reply(
-        text=text,
-        ids=None if ids is None else tuple(ids),
-        pieces=pieces,
-        logprobs=logprobs,
-        num_tokens=count,
-        end=_end(choice, eos_ids),
-        prompt_tokens=usage.get("prompt_tokens"),
-        cached=details.get("cached_tokens"),
+        _text(choice), ids, pieces, logprobs, count, _end(choice, eos_ids), *prompt_usage(usage)
     )
 
 
+def _text(choice: Mapping[str, Any]) -> str:
+    chat = "message" in choice
+    text = mapping(choice["message"], "message").get("content") if chat else choice.get("text")
+    if text is None:  # a refusal, or a call of a tool; the next answer would be another
+        raise ValueError(f"the choice has no text: {shown(choice)}")
+    written = string(text, "content" if chat else "text")
+    try:
+        written.encode()
+    except UnicodeEncodeError as error:  # which neither a trace nor the next prompt could hold
+        raise BadReplyError(f"the text holds half a character: {shown(text)}") from error
+    return written
+
+
+def _ids(told: object) -> tuple[int, ...] | None:
+    if told is None:
+        return None
+    return tuple(whole(i, "an entry of token_ids", _MOST_TOKENS) for i in items(told, "token_ids"))
+
+
 def _tokens(
-    told: Mapping[str, Any] | None,
+    told: Mapping[str, Any],
 ) -> tuple[tuple[str, ...] | None, tuple[float, ...] | None]:
     """Texts and log-probabilities of the tokens, in the form of completions or of chats."""
-    if not told:
-        return None, None
     if told.get("content") is not None:
-        entries: Sequence[Mapping[str, Any]] = told["content"]
-        return tuple(e["token"] for e in entries), tuple(e["logprob"] for e in entries)
-    values = told.get("token_logprobs")
-    if told.get("tokens") is None or values is None or None in values:
+        entries = [mapping(e, "logprobs.content[]") for e in items(told["content"], "content")]
+        texts, values = [e.get("token") for e in entries], [e.get("logprob") for e in entries]
+    elif told.get("tokens") is not None and told.get("token_logprobs") is not None:
+        texts = items(told["tokens"], "logprobs.tokens")
+        values = items(told["token_logprobs"], "logprobs.token_logprobs")
+    else:
         return None, None
-    return tuple(told["tokens"]), tuple(values)
+    if None in values or len(values) != len(texts):
+        return None, None
+    pieces = tuple(string(text, "the text of a token") for text in texts)
+    return pieces, tuple(number(value, "the logprob of a token") for value in values)
 
 
 def _end(choice: Mapping[str, Any], eos_ids: Collection[int]) -> End | None:
@@ -91,8 +119,18 @@ def _end(choice: Mapping[str, Any], eos_ids: Collection[int]) -> End | None:
         case "stop":
             for field in ("stop_reason", "matched_stop"):
                 if field in choice:
-                    by = choice[field]
-                    return "eos" if by is None or by in eos_ids else "stopped"
+                    return _stopped(choice[field], field, eos_ids)
             return None
         case other:
-            raise ValueError(f"finish_reason={other!r} is neither stop nor length: {choice}")
+            raise ValueError(
+                f"finish_reason={shown(other)} is neither stop nor length: {shown(choice)}"
+            )
+
+
+def _stopped(by: object, field: str, eos_ids: Collection[int]) -> End:
+    """What stopped a text: nothing but the model, a token, or a text."""
+    if by is None:
+        return "eos"
+    if isinstance(by, str):
+        return "stopped"
+    return "eos" if whole(by, field) in eos_ids else "stopped"

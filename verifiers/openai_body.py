@@ -16,19 +16,14 @@ from torch import Tensor
 
 from stepsearch.policies.loading import load_tokenizer
 from stepsearch.policies.openai_client import OpenAIClient, Patience, RefusedError
+from stepsearch.policies.openai_fields import BadReplyError
 from stepsearch.search.contracts import ScoreFailure, StepScores
 from stepsearch.search.errors import ConfigurationError, VerifierError
 from stepsearch.verifiers.formats.readout import HeadFormat, TokensFormat
 from stepsearch.verifiers.heads import Head
 from stepsearch.verifiers.model_verifier import scored
-from stepsearch.verifiers.openai_routes import (
-    ByClassifier,
-    ByCompletion,
-    ByTokens,
-    Route,
-    Served,
-    UnreadableError,
-)
+from stepsearch.verifiers.openai_answers import UnreadableError
+from stepsearch.verifiers.openai_routes import ByClassifier, ByCompletion, ByTokens, Route, Served
 from stepsearch.verifiers.tokens import token_ids
 
 RouteName = Literal["completions", "pooling", "classify"]
@@ -81,8 +76,8 @@ class OpenAIBody:
         self._salted = False
         self.client = OpenAIClient(base_url, api_key_variable, Patience(**(server or {})))
         with self.closed_on_error():
-            told = self.client.context_length(model)
-            self._longest = _longest(max_length or told, route)
+            known = self.client.context_length(model, max_length)
+            self._longest = _longest(known, route)
         served = Served(self.client, model, dict(options or {}))
         self._route = self._routed(served, route, format)
         self.provenance: dict[str, Any] = {
@@ -125,7 +120,7 @@ class OpenAIBody:
 
         Raises:
             ConnectionError, TimeoutError: the server did not answer in all attempts.
-            VerifierError: it refused for good, or answers what cannot be read.
+            VerifierError: it refused for good, or answered what cannot be read in all attempts.
         """
         extra = {"cache_salt": secrets.token_hex(16), "cache_prompt": False} if self._salted else {}
         asked = self.client.loop.submit(self._route.read(ids, positions, **extra))
@@ -137,8 +132,8 @@ class OpenAIBody:
             if error.status in _THIS_INPUT:
                 return _missing(str(error))
             raise VerifierError(f"{name}: the server refuses: {error}") from error
-        except (ValueError, LookupError, TypeError) as error:
-            raise VerifierError(f"{name}: {_odd(error)}") from error
+        except (BadReplyError, ValueError) as error:
+            raise VerifierError(f"{name}: {error}") from error
         values = scored(head.scores(found.rows), 0, 0)
         return replace(values, tokens=found.computed, tokens_reused=found.reused)
 
@@ -172,8 +167,8 @@ class OpenAIBody:
                 " model that vLLM serves with the task token_classify, /classify one with the task"
                 " classify, /completions a language model; set verifier.route to another one"
             ) from error
-        except (ValueError, LookupError, TypeError) as error:
-            raise VerifierError(_odd(error)) from error
+        except ValueError as error:
+            raise VerifierError(str(error)) from error
         except (UnreadableError, ConnectionError, TimeoutError) as error:
             raise VerifierError(f"the server gives no score: {error}") from error
 
@@ -197,13 +192,6 @@ def _is_activated(rows: Tensor) -> bool:
     """Whether a head's outputs look like probabilities."""
     inside = bool(((rows >= 0) & (rows <= 1)).all())
     return inside and (rows.shape[1] == 1 or rows.sum(1).allclose(torch.ones(len(rows))))
-
-
-def _odd(error: Exception) -> str:
-    """What is wrong with an answer; a field that it lacks says nothing by itself."""
-    if isinstance(error, ValueError):
-        return str(error)
-    return f"the server's answer is not what vLLM, SGLang or llama.cpp send ({error!r})"
 
 
 def _missing(why: str) -> StepScores:

@@ -7,23 +7,28 @@ so are the tokens that the server read, where it tells them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from stepsearch.policies.openai_client import OpenAIClient
+from stepsearch.policies.openai_fields import first, items, number, optional
+from stepsearch.verifiers.openai_answers import (
+    UnreadableError,
+    count_tokens,
+    find_places,
+    only_result,
+    read_logprobs,
+    read_rows,
+)
 
 _NUM_TOLD = 20
 """Most tokens whose log-probabilities vLLM tells by default."""
 
 _IMPOSSIBLE = -9999.0
 """What vLLM writes for a log-probability of minus infinity, which JSON has not."""
-
-
-class UnreadableError(Exception):
-    """A sound answer from which this sequence's score cannot be read."""
 
 
 class Read(NamedTuple):
@@ -53,11 +58,9 @@ class Served(NamedTuple):
     model: str
     options: Mapping[str, Any]
 
-    async def ask(self, path: str, expects: str, **body: Any) -> dict[str, Any]:
-        """One request; the options have the last word."""
-        return await self.client.post(
-            path, {"model": self.model} | body | dict(self.options), expects
-        )
+    async def ask(self, path: str, read: Callable[[Mapping[str, Any]], Read], **body: Any) -> Read:
+        """One request, asked again when the answer is malformed; the options have the last word."""
+        return await self.client.post(path, {"model": self.model} | body | dict(self.options), read)
 
 
 class Route(Protocol):
@@ -68,8 +71,8 @@ class Route(Protocol):
 
         Raises:
             UnreadableError: the answer holds no score for this sequence.
-            ValueError, LookupError, TypeError: the answer is not what such servers send.
-            RefusedError, ConnectionError, TimeoutError: as `OpenAIClient.post`.
+            ValueError: the answer does not fit the format or what was sent.
+            RefusedError, BadReplyError, ConnectionError, TimeoutError: as `OpenAIClient.post`.
         """
         ...
 
@@ -95,9 +98,12 @@ class ByCompletion:
         return _joined(await asyncio.gather(*asks))
 
     async def _ask(self, ids: Sequence[int], extra: Mapping[str, Any]) -> Read:
-        answer = await self._server.ask(
+        def read(answer: Mapping[str, Any]) -> Read:
+            return Read(self._row(first(answer, "choices")), *count_tokens(answer, len(ids)))
+
+        return await self._server.ask(
             "completions",
-            "choices",
+            read,
             prompt=list(ids),
             max_tokens=1,
             temperature=1.0,
@@ -106,10 +112,9 @@ class ByCompletion:
             return_tokens_as_token_ids=True,
             **extra,
         )
-        return Read(self._row(answer["choices"][0]), *_counted(answer, len(ids)))
 
     def _row(self, choice: Mapping[str, Any]) -> Tensor:
-        told = _told(choice.get("logprobs"))
+        told = read_logprobs(optional(choice.get("logprobs"), "logprobs"))
         row = []
         for token, text in zip(self._tokens, self._texts, strict=True):
             found = [told[key] for key in (token, f"token_id:{token}", text) if key in told]
@@ -118,21 +123,10 @@ class ByCompletion:
                     f"{text!r} ({token}) is not among the {len(told)} most likely tokens that the"
                     " server tells; vLLM from 0.26 tells the tokens that it is asked for"
                 )
-            row.append(float(found[0]))
+            row.append(number(found[0], f"the logprob of {text!r}"))
         if max(row) <= _IMPOSSIBLE:
             raise UnreadableError(f"the server calls {self._texts} both impossible")
         return torch.tensor([row])
-
-
-def _told(logprobs: Mapping[str, Any] | None) -> Mapping[int | str, float]:
-    """Log-probabilities of the first new token's alternatives, by id or by text."""
-    if not logprobs:
-        raise ValueError("the server tells no log-probabilities; use one that does (logprobs)")
-    if logprobs.get("content"):  # llama.cpp
-        entries = logprobs["content"][0]["top_logprobs"]
-        return {e.get("id", e["token"]): e["logprob"] for e in entries}
-    top: Mapping[int | str, float] = logprobs["top_logprobs"][0]
-    return top
 
 
 class ByClassifier:
@@ -154,8 +148,12 @@ class ByClassifier:
     async def _ask(self, ids: Sequence[int], extra: Mapping[str, Any]) -> Read:
         asked: dict[str, Any] = {"use_activation": False} | dict(extra)
         path = f"{self._server.client.root}/classify"
-        answer = await self._server.ask(path, "data", input=list(ids), **asked)
-        return Read(_rows([_only(answer)["probs"]], self._width), *_counted(answer, len(ids)))
+
+        def read(answer: Mapping[str, Any]) -> Read:
+            rows = read_rows([only_result(answer).get("probs")], self._width)
+            return Read(_tensor(rows), *count_tokens(answer, len(ids)))
+
+        return await self._server.ask(path, read, input=list(ids), **asked)
 
 
 class ByTokens:
@@ -175,69 +173,18 @@ class ByTokens:
         """See `Route.read`."""
         asked: dict[str, Any] = {"use_activation": False} | dict(extra)
         path = f"{self._server.client.root}/pooling"
-        answer = await self._server.ask(
-            path, "data", input=list(ids), task="token_classify", **asked
-        )
-        rows = _rows(_only(answer)["data"], self._width)
-        _counted(answer, len(ids))
-        return Read(rows[_places(ids, positions, len(rows))], len(ids), 0)
+
+        def read(answer: Mapping[str, Any]) -> Read:
+            rows = read_rows(items(only_result(answer).get("data"), "data[0].data"), self._width)
+            count_tokens(answer, len(ids))
+            places = find_places(ids, positions, len(rows))
+            return Read(_tensor([rows[place] for place in places]), len(ids), 0)
+
+        return await self._server.ask(path, read, input=list(ids), task="token_classify", **asked)
 
 
-def _places(ids: Sequence[int], positions: Sequence[int], num_rows: int) -> list[int]:
-    """Which rows belong to the positions: there is a row for every token, or for every mark.
-
-    Raises:
-        ValueError: there is neither.
-    """
-    if num_rows == len(ids):
-        return list(positions)
-    mark = ids[positions[-1]]
-    places = {at: row for row, at in enumerate(i for i, token in enumerate(ids) if token == mark)}
-    if num_rows == len(places) and all(position in places for position in positions):
-        return [places[position] for position in positions]
-    raise ValueError(
-        f"the server gave {num_rows} rows for {len(ids)} tokens with {len(places)} step marks, and"
-        " one for each token or one for each mark is needed; start it with --pooler-config"
-        ' \'{"tok_pooling_type": "ALL"}\''
-    )
-
-
-def _only(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    (found,) = answer["data"]
-    assert isinstance(found, Mapping)
-    return found
-
-
-def _rows(values: Sequence[Sequence[float | None]], width: int) -> Tensor:
-    """[rows, width]; what is no number in JSON is NaN.
-
-    Raises:
-        ValueError: a row has another width.
-    """
-    if widths := {len(row) for row in values} - {width}:
-        raise ValueError(
-            f"the server's head has {widths.pop()} outputs, and the format says {width}"
-            " (format.head.num_outputs)"
-        )
-    numbers = [[float("nan") if value is None else value for value in row] for row in values]
-    return torch.tensor(numbers, dtype=torch.float32).reshape(-1, width)
-
-
-def _counted(answer: Mapping[str, Any], sent: int) -> tuple[int | None, int | None]:
-    """Tokens computed and reused.
-
-    Raises:
-        ValueError: the server read another number of tokens than it was sent.
-    """
-    usage = answer.get("usage") or {}
-    read = usage.get("prompt_tokens")
-    if read is not None and read != sent:
-        raise ValueError(
-            f"the server read {read} tokens where {sent} were sent: it does not take ids as they"
-            " are, so no score can be read from it"
-        )
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-    return (None, None) if cached is None else (sent - cached, cached)
+def _tensor(rows: Sequence[Sequence[float]]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float32)
 
 
 def _joined(reads: Sequence[Read]) -> Read:

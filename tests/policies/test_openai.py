@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from support.faulty import FaultyServer, running
 from support.tiny import save_tiny, tiny_tokenizer
 
 from stepsearch import Budget, ConfigurationError, Engine, ModelNotFoundError, SamplingParams
+from stepsearch.policies import openai_client
 from stepsearch.policies.openai import OpenAIPolicy
 from stepsearch.policies.openai_chains import counted
 from stepsearch.policies.openai_replies import Reply
@@ -95,7 +97,7 @@ def test_steps_one_by_one_join_to_what_was_written(
         assert (found.prompt_tokens_reused or 0) > 0
 
 
-@pytest.mark.parametrize("fault", ["500", "429", "503", "empty", "html", "cut", "slow"])
+@pytest.mark.parametrize("fault", ["500", "429", "503", "empty", "html", "cut", "slow", "drip"])
 def test_what_may_pass_is_asked_again(server: FaultyServer, connect: Connect, fault: str) -> None:
     policy = connect()
     expected = sample(policy, STEP, [1])
@@ -103,7 +105,14 @@ def test_what_may_pass_is_asked_again(server: FaultyServer, connect: Connect, fa
     assert sample(policy, STEP, [1]) == expected
 
 
-@pytest.mark.parametrize(("fault", "words"), [("500", "HTTP 500"), ("empty", "no choices")])
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("500", "HTTP 500"),
+        ("empty", "no choices"),
+        ("drip", r"did not answer in 0\.5 s \(server\.timeout\)"),
+    ],
+)
 def test_what_stays_wrong_is_an_error(
     server: FaultyServer, connect: Connect, fault: str, words: str
 ) -> None:
@@ -112,6 +121,94 @@ def test_what_stays_wrong_is_an_error(
     with pytest.raises(PolicyError, match=words):
         sample(policy, STEP, [1])
     assert not server.faults
+
+
+def test_an_answer_without_end_is_not_held(
+    server: FaultyServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openai_client, "LARGEST_BODY", 1 << 16)
+    policy = connect(server=FAST | {"timeout": 20.0})
+    server.faults.extend(["endless"] * 3)
+    with pytest.raises(PolicyError, match="sends more than 65536 bytes"):
+        sample(policy, STEP, [1])
+    assert not server.faults
+    assert sample(policy, STEP, [1])
+
+
+MALFORMED: list[tuple[dict[str, Any], str]] = [
+    ({"choices": [None]}, r"choices\[0\]=None"),
+    ({"choices": "abc"}, "choices='abc', where a list belongs"),
+    ({"choices": {"0": {}}}, "choices={'0': {}}, where a list"),
+    ({"usage": [1]}, r"usage=\[1\]"),
+    ({"usage": {"prompt_tokens_details": "x"}}, "usage.prompt_tokens_details='x'"),
+    ({"usage": {"prompt_tokens": "5"}}, "usage.prompt_tokens='5'"),
+    (
+        {"usage": {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 6}}},
+        "cached_tokens=6, where a whole number below 6",
+    ),
+]
+CHOICES: list[tuple[dict[str, Any], str]] = [
+    *(({"token_ids": ids}, "token_ids") for ids in ("abc", {"a": 1}, 5)),
+    *(({"token_ids": [i]}, "token_ids") for i in ("a", 10**12, -5, 1.5, None, True, [1])),
+    ({"message": None}, "message=None"),
+    ({"text": 5}, "text=5, where a text"),
+    ({"text": "\ud800"}, "half a character"),
+    ({"finish_reason": "stop", "stop_reason": [1]}, r"stop_reason=\[1\]"),
+    ({"logprobs": [1]}, r"logprobs=\[1\]"),
+    ({"logprobs": {"content": [None]}}, "logprobs.content"),
+    ({"logprobs": {"content": [{"token": 1, "logprob": -1.0}]}}, "the text of a token=1"),
+    ({"logprobs": {"content": [{"token": "1", "logprob": "x"}]}}, "the logprob of a token='x'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("part", "words", "inside"),
+    [*((*case, False) for case in MALFORMED), *((*case, True) for case in CHOICES)],
+)
+def test_a_malformed_answer_is_asked_again_and_then_an_error(
+    server: FaultyServer, connect: Connect, part: Any, words: str, inside: bool
+) -> None:
+    def change(answer: Any) -> object:
+        return answer | ({"choices": [answer["choices"][0] | part]} if inside else part)
+
+    policy = connect()
+    expected = sample(policy, STEP, [1])
+    server.change = change
+    server.faults.extend(["changed"] * 2)
+    assert sample(policy, STEP, [1]) == expected
+    server.faults.extend(["changed"] * 3)
+    with pytest.raises(PolicyError, match=words):
+        sample(policy, STEP, [1])
+    assert not server.faults
+
+
+def test_a_body_nested_without_end_is_an_error(server: FaultyServer, connect: Connect) -> None:
+    policy = connect()
+    server.change = lambda answer: "[" * 100_000
+    server.faults.extend(["changed"] * 3)
+    with pytest.raises(PolicyError, match=r"no JSON: \[+\.\.\.$"):
+        sample(policy, STEP, [1])
+
+
+@pytest.mark.parametrize("data", [[None], "abc", {"a": 1}, 5, [{"id": 5}]])
+def test_a_list_of_models_that_cannot_be_read_is_told(
+    server: FaultyServer, connect: Connect, data: object
+) -> None:
+    server.listed.extendleft([{"data": data}] * 5)
+    with pytest.raises(ModelNotFoundError, match=r"base_url=.*the list of models cannot be read"):
+        connect()
+    assert len(server.listed) == 3, "it was asked three times"
+    assert sample(connect(), STEP, [1]), "and twice, and had a good one then"
+
+
+@pytest.mark.parametrize("length", [True, -5, 0, "512", 1.5])
+def test_a_length_that_cannot_be_is_refused_unless_one_is_set(
+    server: FaultyServer, connect: Connect, length: object
+) -> None:
+    server.listed = deque([{"data": [{"id": "tiny", "max_model_len": length}]}])
+    with pytest.raises(ConfigurationError, match=rf"max_model_len={length!r}, .*set max_length"):
+        connect()
+    assert sample(connect(max_length=512), STEP, [1])
 
 
 def test_a_refusal_is_not_repeated(server: FaultyServer, connect: Connect) -> None:

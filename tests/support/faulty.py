@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +27,8 @@ class FaultyServer:
         bodies: the requests.
         most_at_once: most requests that were in flight together.
         gathers: no request is answered before so many were in flight together.
+        change: what the fault `changed` makes of an answer; a text is sent as it is.
+        listed: what /models answers, one after the other; the last stays.
     """
 
     def __init__(self, tokenizer: Any, sends: set[str]) -> None:
@@ -39,6 +41,8 @@ class FaultyServer:
         self.gathers = 0
         self.dropped = 0
         self.url = ""
+        self.change: Callable[[Any], object] = lambda answer: answer
+        self.listed: deque[object] = deque([{"data": [{"id": "tiny", "max_model_len": 512}]}])
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -63,7 +67,7 @@ class FaultyServer:
 
     async def _answer(self, path: str, body: Any, writer: asyncio.StreamWriter) -> None:
         if path.endswith("/models"):
-            listed = {"data": [{"id": "tiny", "max_model_len": 512}]}
+            listed = self.listed.popleft() if len(self.listed) > 1 else self.listed[0]
             return await self._send(writer, 200, json.dumps(listed))
         self.bodies.append(body)
         fault = self.faults.popleft() if self.faults else "none"
@@ -81,13 +85,27 @@ class FaultyServer:
         await asyncio.sleep(0.001)
         while self.most_at_once < self.gathers:
             await asyncio.sleep(0.001)
-        text = json.dumps(self._write(path, body))
+        answer: Any = self._write(path, body)
+        if fault == "changed":
+            answer = self.change(answer)
+        text = answer if isinstance(answer, str) else json.dumps(answer)
+        if fault in ("drip", "endless"):
+            await self._trickle(writer, *((1, 0.1) if fault == "drip" else (4096, 0.0)))
         if fault == "cut":
             head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n"
             writer.write((head + text[: len(text) // 2]).encode())
             await writer.drain()
             raise ConnectionError("cut off")
         await self._send(writer, 200, text)
+
+    async def _trickle(self, writer: asyncio.StreamWriter, size: int, pause: float) -> None:
+        """Parts of a body that never ends, until nobody reads them."""
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(f"{size:x}\r\n{' ' * size}\r\n".encode())
+            await writer.drain()
+            await asyncio.sleep(pause)
+        raise ConnectionError("nobody reads any more")
 
     async def _send(
         self, writer: asyncio.StreamWriter, status: int, text: str, retry_after: str = ""

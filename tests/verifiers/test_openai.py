@@ -128,7 +128,7 @@ def test_tokens_are_those_that_the_server_tells(server: JudgeServer, connect: Co
     assert (whole.tokens, whole.tokens_reused) == (len(pooled.encode(chain).ids), 0)
 
 
-@pytest.mark.parametrize("fault", ["500", "429", "empty", "html", "cut", "slow"])
+@pytest.mark.parametrize("fault", ["500", "429", "empty", "html", "cut", "slow", "drip"])
 @pytest.mark.parametrize("format", [TOKENS, CLASSES])
 def test_what_may_pass_is_asked_again(
     server: JudgeServer, connect: Connect, fault: str, format: Any
@@ -226,6 +226,50 @@ def test_what_goes_wrong_later_ends_the_search(server: JudgeServer, connect: Con
         score(verifier, chain_of(QUESTION, STEPS))
 
 
+MALFORMED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    *(({"format": CLASSES}, {"data": [data]}, r"data\[0\]") for data in ("x", None, [1])),
+    ({"format": CLASSES}, {"data": {"0": 1}}, "data={'0': 1}, where a list"),
+    ({"format": CLASSES}, {"data": [{"data": []}] * 2}, "2 results for one input"),
+    ({"format": CLASSES}, {"data": [{"data": "abc"}]}, r"data\[0\].data='abc'"),
+    ({"format": CLASSES}, {"data": [{"data": [1]}]}, "a row of the head's outputs=1"),
+    ({"format": CLASSES}, {"data": [{"data": [["1", True]]}]}, "an output of the head='1'"),
+    ({"format": CLASSES}, {"data": [{"data": [[10**400, 1]]}]}, "a float can hold"),
+    ({"format": CLASSES}, {"usage": "abc"}, "usage='abc'"),
+    ({"format": CLASSES, "route": "classify"}, {"data": ["x"]}, r"data\[0\]='x'"),
+    ({"format": CLASSES, "route": "classify"}, {"data": [{"probs": None}]}, "outputs=None"),
+    ({}, {"choices": [None]}, r"choices\[0\]=None"),
+    ({}, {"choices": [{"logprobs": [1]}]}, r"logprobs=\[1\]"),
+    ({}, {"choices": [{"logprobs": {"top_logprobs": [None]}}]}, r"top_logprobs\[0\]=None"),
+    ({}, {"choices": [{"logprobs": {"top_logprobs": [{"+": "x", "-": 1}]}}]}, r"'\+'='x'"),
+    ({}, {"choices": [{"logprobs": {"content": [{"top_logprobs": 1}]}}]}, "top_logprobs=1"),
+    ({}, {"usage": {"prompt_tokens_details": "abc"}}, "prompt_tokens_details='abc'"),
+    ({}, {"usage": {"prompt_tokens_details": {"cached_tokens": 999}}}, "cached_tokens=999"),
+    ({}, {"usage": {"prompt_tokens_details": {"cached_tokens": -9}}}, "cached_tokens=-9"),
+]
+
+
+@pytest.mark.parametrize(("settings", "part", "words"), MALFORMED)
+def test_a_malformed_answer_is_asked_again_and_then_an_error(
+    server: JudgeServer, connect: Connect, settings: Any, part: Any, words: str
+) -> None:
+    verifier, chain = connect(**settings), chain_of(QUESTION, STEPS[:1])
+    before = score(verifier, chain)
+    server.change = lambda answer: answer | part
+    server.faults.extend(["changed"] * 2)
+    assert score(verifier, chain) == before
+    server.faults.extend(["changed"] * 3)
+    with pytest.raises(VerifierError, match=f"prm: .*{words}"):
+        score(verifier, chain)
+    assert not server.faults
+
+
+def test_a_malformed_answer_is_told_when_loaded(server: JudgeServer, connect: Connect) -> None:
+    server.change = lambda answer: answer | {"data": ["x"]}
+    server.faults.extend(["changed"] * 3)
+    with pytest.raises(VerifierError, match=r"gives no score: the server sent data\[0\]='x'"):
+        connect(format=CLASSES)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -252,7 +296,7 @@ def test_a_wrong_address_or_name_is_told_at_once(server: JudgeServer, connect: C
 def test_a_length_that_nobody_knows_must_be_set(
     server: JudgeServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OpenAIClient, "context_length", lambda self, model: None)
+    monkeypatch.setattr(OpenAIClient, "context_length", lambda self, model, max_length: max_length)
     with pytest.raises(ConfigurationError, match=r"set verifier\.max_length"):
         connect()
     assert connect(max_length=100).spec.max_length == 99
