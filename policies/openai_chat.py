@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import nan
+from collections.abc import Sequence
+from dataclasses import replace
 
 from stepsearch.policies.openai_chains import UNLIMITED, Continued, Server, counted, prompt_tokens
 from stepsearch.policies.openai_replies import Reply
@@ -41,30 +42,81 @@ class AsChat:
             logprobs=True,
         )
         count = counted(reply, params.max_tokens)
-        if reply.pieces is not None and "".join(reply.pieces).startswith(reply.text):
-            steps = _cut(reply, self._rules, params)
+        texts = _texts(reply, count)
+        if texts is None:
+            steps: tuple[Step, ...] = (Step(text=reply.text, stop=_told(reply), count=count),)
         else:
-            stop: Stop = "budget" if reply.end == "length" else "eos"
-            steps = (Step(text=reply.text, stop=stop, count=count),)
+            steps = _cut(reply, texts, count, self._rules, params)
         return Continued(steps, *prompt_tokens([reply]))
 
 
-def _cut(reply: Reply, rules: StepRules, params: SamplingParams) -> tuple[Step, ...]:
-    """Steps out of the texts of tokens, which are given numbers of their own."""
-    assert reply.pieces is not None
-    pieces = reply.pieces
-    numbers = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
-    by_number = list(numbers)
-    own = StepRules(separator=rules.separator, final_prefix=rules.final_prefix, eos_ids=())
-    reader = ChainReader(lambda ids: "".join(by_number[i] for i in ids), params.max_repeats)
-    cutter = StepCutter(reader, own, params, UNLIMITED)
-    goes_on = True
-    for piece, logprob in zip(pieces, reply.logprobs or [nan] * len(pieces), strict=True):
-        if goes_on:
-            goes_on = cutter.push(Token(numbers[piece], logprob, 0.0))
+def _told(reply: Reply) -> Stop:
+    return "budget" if reply.end == "length" else "eos"
+
+
+def _texts(reply: Reply, count: int) -> list[str] | None:
+    """What each token adds to the answer: nothing beyond it, as special tokens would.
+
+    None when the server does not tell its tokens, or these are not those of the answer.
+    """
+    if reply.pieces is None or len(reply.pieces) > count:
+        return None
+    if not "".join(reply.pieces).startswith(reply.text):
+        return None
+    texts, rest = [], reply.text
+    for piece in reply.pieces:
+        texts.append(piece[: len(rest)])
+        rest = rest[len(piece) :]
+    return texts
+
+
+def _cut(
+    reply: Reply, texts: Sequence[str], count: int, rules: StepRules, params: SamplingParams
+) -> tuple[Step, ...]:
+    """Steps out of the texts of tokens; all tokens that the server wrote are counted.
+
+    Those that it does not show, such as its reasoning, stand before the answer and count for the
+    first step, those behind the end of the chain for the last.
+    """
+    assert reply.logprobs is not None
+    cutter, numbers = _cutter(reply, texts, rules, params)
+    goes_on, taken = True, 0
+    while goes_on and taken < len(numbers):
+        goes_on = cutter.push(Token(numbers[taken], reply.logprobs[taken], 0.0))
+        taken += 1
     if goes_on:
         cutter.close()
-    return tuple(
+    steps = [
         Step(text=step.text, stop=step.stop, logprob=step.logprob, count=step.num_tokens)
         for step in cutter.steps
-    )
+    ]
+    if not any(texts[taken:]):
+        steps[-1] = replace(steps[-1], stop=_last(steps[-1].stop, goes_on, reply))
+    steps[0] = _with_unseen(steps[0], count - len(numbers))
+    steps[-1] = _with_unseen(steps[-1], len(numbers) - taken)
+    return tuple(steps)
+
+
+def _cutter(
+    reply: Reply, texts: Sequence[str], rules: StepRules, params: SamplingParams
+) -> tuple[StepCutter, list[int]]:
+    """A cutter, and the numbers that it knows the tokens by."""
+    tokens = list(zip(reply.pieces or (), texts, strict=True))
+    known = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
+    by_number = [text for _, text in known]
+    own = StepRules(separator=rules.separator, final_prefix=rules.final_prefix, eos_ids=())
+    reader = ChainReader(lambda ids: "".join(by_number[i] for i in ids), params.max_repeats)
+    return StepCutter(reader, own, params, UNLIMITED), [known[token] for token in tokens]
+
+
+def _last(stop: Stop, goes_on: bool, reply: Reply) -> Stop:
+    """How an answer ended that was cut to its end: as the server tells, but for our own ends."""
+    told = _told(reply)
+    if not goes_on and (stop in ("eos", "loop") or (stop, told) == ("length", "budget")):
+        return stop
+    return told
+
+
+def _with_unseen(step: Step, count: int) -> Step:
+    """A step with tokens that are not in its text; how likely these were is not known."""
+    return replace(step, count=step.num_tokens + count, logprob=None) if count else step

@@ -1,0 +1,161 @@
+"""How an answer of a server ends, and how many tokens it counts for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.faulty import FaultyServer, running
+from support.tiny import save_tiny, tiny_tokenizer
+
+from stepsearch import Budget, Engine, SamplingParams
+from stepsearch.policies.openai import OpenAIPolicy
+from stepsearch.search.background import background
+from stepsearch.search.contracts import Sample
+from stepsearch.search.strategies.best_of_n import BestOfN
+from stepsearch.search.tree import ROOT, Tree
+from stepsearch.search.types import Step
+
+STEP = SamplingParams(temperature=1.0, max_step_tokens=24)
+END = replace(STEP, until="end", max_tokens=60)
+SUM = ("1", "+", "1", "=", "2", "\n", "3")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def server() -> Iterator[FaultyServer]:
+    sends = {"ids", "stop_reason", "logprobs", "usage"}
+    with running(FaultyServer(tiny_tokenizer(), sends)) as found:
+        yield found
+
+
+Connect = Callable[[str], OpenAIPolicy]
+
+
+@pytest.fixture
+def connect(server: FaultyServer, folder: Path) -> Iterator[Connect]:
+    made: list[OpenAIPolicy] = []
+
+    def make(prompts: Any) -> OpenAIPolicy:
+        made.append(
+            OpenAIPolicy(
+                base_url=server.url,
+                model="tiny",
+                tokenizer=folder,
+                prompt_format={"system": None},
+                prompts=prompts,
+            )
+        )
+        return made[-1]
+
+    yield make
+    for policy in made:
+        policy.close()
+
+
+def sample(policy: OpenAIPolicy, params: SamplingParams, seed: int = 1) -> Sample:
+    async def run() -> Sample:
+        chain = Tree("How many?").chain(ROOT)
+        (found,) = [s async for s in policy.sample([chain], [seed], params)]
+        return found
+
+    return background.submit(run()).result(timeout=60)
+
+
+def brief(steps: Sequence[Step]) -> list[tuple[str, int, str]]:
+    return [(step.text, step.num_tokens, step.stop) for step in steps]
+
+
+def chat(
+    text: str, pieces: Sequence[str] | None, finish: str, usage: int | None
+) -> Callable[[Any], object]:
+    """A chat's answer in the place of what the server wrote."""
+    told = None if pieces is None else [{"token": p, "logprob": -1.0} for p in pieces]
+    choice = {"message": {"content": text}, "finish_reason": finish, "logprobs": {"content": told}}
+    return lambda _: {"choices": [choice], "usage": {"completion_tokens": usage}}
+
+
+CHATS: list[tuple[Callable[[Any], object], list[tuple[str, int, str]]]] = [
+    (chat("1+1=2\n3", SUM, "stop", 7), [("1+1=2\n", 6, "step"), ("3", 1, "eos")]),
+    (chat("1+1=2\n3", SUM, "length", 7), [("1+1=2\n", 6, "step"), ("3", 1, "budget")]),
+    (chat("1+1=2\n", SUM[:6], "length", 6), [("1+1=2\n", 6, "budget")]),
+    (chat("1+1=2\n", SUM[:6], "stop", 6), [("1+1=2\n", 6, "eos")]),
+    (chat("1+1=2\n3", SUM, "stop", 50), [("1+1=2\n", 49, "step"), ("3", 1, "eos")]),
+    (chat("1+1=2\n3", None, "stop", 50), [("1+1=2\n3", 50, "eos")]),
+    (chat("1+1=2\n3", SUM, "stop", None), [("1+1=2\n", 6, "step"), ("3", 1, "eos")]),
+    # Fewer tokens than pieces: then the pieces are no tokens.
+    (chat("1+1=2\n3", SUM, "stop", 4), [("1+1=2\n3", 4, "eos")]),
+    (chat("", [], "stop", 40), [("", 40, "eos")]),
+    (chat("", [], "length", 40), [("", 40, "budget")]),
+    (chat("", ["<think>", "so"], "length", 40), [("", 40, "budget")]),
+    # Special tokens, and space that the server strips, are no part of the answer.
+    (chat("1+1", ["1", "+", "1", "<|im_end|>"], "stop", 4), [("1+1", 4, "eos")]),
+    (chat("1+1", ["1", "+", "1\n", "<|im_end|>"], "stop", 4), [("1+1", 4, "eos")]),
+    (chat("1\n", ["1", "\n", "<e>"], "stop", 3), [("1\n", 2, "step"), ("", 1, "eos")]),
+    # A loop ends the chain; what came behind it was paid for.
+    (chat("x" * 40, ["x"] * 40, "stop", 45), [("x" * 16, 45, "loop")]),
+    (chat("x+" * 15, ["x", "+"] * 15, "length", 30), [("x+" * 8, 30, "loop")]),
+]
+
+
+@pytest.mark.parametrize(("change", "expected"), CHATS)
+def test_a_chat_ends_and_counts_as_the_server_says(
+    server: FaultyServer, connect: Connect, change: Any, expected: Any
+) -> None:
+    policy = connect("chat")
+    server.change = change
+    server.faults.append("changed")
+    assert brief(sample(policy, END).steps) == expected
+
+
+def test_a_step_with_tokens_that_are_not_shown_has_no_logprob(
+    server: FaultyServer, connect: Connect
+) -> None:
+    policy = connect("chat")
+    for usage, logprobs in ((7, [-6.0, -1.0]), (9, [None, -1.0])):
+        server.change = chat("1+1=2\n3", SUM, "stop", usage)
+        server.faults.append("changed")
+        assert [step.logprob for step in sample(policy, END).steps] == logprobs
+
+
+@pytest.mark.parametrize(
+    ("limits", "finish", "expected"),
+    [
+        ({"max_tokens": 7}, "stop", "eos"),
+        ({"max_tokens": 7}, "length", "budget"),
+        ({"max_step_tokens": 6}, "stop", "eos"),
+        ({"max_steps": 2}, "length", "budget"),
+        ({"max_step_tokens": 1}, "length", "length"),
+    ],
+)
+def test_a_limit_at_the_end_of_a_chat_is_none_where_the_model_stopped(
+    server: FaultyServer, connect: Connect, limits: Any, finish: str, expected: str
+) -> None:
+    policy = connect("chat")
+    server.change = chat("1+1=2\n3", SUM, finish, 7)
+    server.faults.append("changed")
+    assert sample(policy, replace(END, **limits)).steps[-1].stop == expected
+
+
+def test_an_answer_that_was_cut_off_does_not_count_as_finished(
+    server: FaultyServer, connect: Connect
+) -> None:
+    policy = connect("chat")
+    server.change = chat("1+1=2\n#### 1", [*SUM[:6], "####", " 1"], "length", 8)
+    server.faults.extend(["changed"] * 3)
+    solution = Engine(
+        policy=policy,
+        strategy=BestOfN(n=3),
+        budget=Budget(policy_tokens=300),
+        sampling=END,
+        select="majority",
+    ).solve("How many?")
+    assert [found.stop for found in solution.candidates] == ["length"] * 3
+    assert solution.usage.policy_tokens == 24
