@@ -49,6 +49,7 @@ class OpenAIPolicy:
     Attributes:
         spec: name and provenance.
         client: the connection.
+        num_surplus: tokens that were written behind the end of a chain and left out.
 
     Raises:
         ModelNotFoundError: no server answers, it lacks the model, or there is no tokenizer.
@@ -79,6 +80,7 @@ class OpenAIPolicy:
         self.client = OpenAIClient(base_url, api_key_variable, Patience(**(server or {})))
         length = self.client.context_length(model, max_length)
         found = Server(self.client, model, length, options or {})
+        self.num_surplus = 0
         self._starts: Starts | None = None
         self._way: Continuation
         if prompts == "chat":
@@ -139,9 +141,11 @@ class OpenAIPolicy:
         self, request: int, chain: Chain, seed: int, params: SamplingParams
     ) -> Sample:
         try:
-            return Sample(request, *await self._way.run(chain, seed, params))
+            found = await self._way.run(chain, seed, params)
         except (RefusedError, ConnectionError, TimeoutError, ValueError) as error:
             raise PolicyError(f"the server of {self.spec.name} failed: {error}") from error
+        self.num_surplus += found.surplus
+        return Sample(request, found.steps, found.computed, found.reused)
 
     def count_prompt_tokens(self, prompt: str) -> int:
         """Tokens of the rendered prompt.

@@ -27,11 +27,13 @@ class Continued(NamedTuple):
         steps: the new steps.
         computed: prompt tokens computed; None when the server does not tell.
         reused: prompt tokens reused; None when the server does not tell.
+        surplus: tokens that the server wrote behind the end, which are in no step.
     """
 
     steps: tuple[Step, ...]
     computed: int | None
     reused: int | None
+    surplus: int = 0
 
 
 class Server(NamedTuple):

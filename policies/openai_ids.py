@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from stepsearch.policies.chunks import ChunkCutter, Endings
-from stepsearch.policies.openai_chains import UNLIMITED, Continued, Server, prompt_tokens
+from stepsearch.policies.openai_chains import UNLIMITED, Continued, Server, counted, prompt_tokens
 from stepsearch.policies.openai_replies import Reply
 from stepsearch.policies.parts import later_seed
 from stepsearch.policies.starts import Starts
@@ -35,29 +37,41 @@ class ByIds:
             return Continued((Step(text="", stop="context", logprob=0.0),), 0, 0)
         cutter = ChunkCutter(start.reader, self._rules, params, room, self._endings)
         written: list[int] = []
-        prompts: list[Reply] = []
+        replies: list[Reply] = []
         while cutter.goes_on:
-            reply = await self._server.ask(
-                "completions",
-                params,
-                later_seed(seed, len(written)),
-                cutter.allowance,
-                prompt=[*start.ids, *written],
-                return_token_ids=True,
-                skip_special_tokens=False,
-                **self._stops(params),
-            )
-            if reply.ids is None:
-                raise PolicyError(
-                    "the server sends no token ids (return_token_ids, which vLLM knows), so its"
-                    " tokens cannot be continued as they are; set prompts=text"
-                )
-            if not reply.ids:
+            reply, ids = await self._ask([*start.ids, *written], seed, len(written), cutter, params)
+            cutter.take(ids, None)
+            written += ids
+            replies.append(reply)
+            if self._is_over(reply, ids, params):
+                _end(cutter)
+            elif not ids:
                 raise PolicyError("the server wrote no token, though it may write some")
-            cutter.take(list(reply.ids), None)
-            written += reply.ids
-            prompts.append(reply)
-        return Continued(tuple(cutter.steps), *prompt_tokens(prompts))
+        return Continued(tuple(cutter.steps), *prompt_tokens(replies), cutter.num_surplus)
+
+    async def _ask(
+        self, prompt: list[int], seed: int, begun: int, cutter: ChunkCutter, params: SamplingParams
+    ) -> tuple[Reply, list[int]]:
+        """One request: an answer, and the ids that it holds."""
+        allowance, stops = cutter.allowance, self._stops(params)
+        reply = await self._server.ask(
+            "completions",
+            params,
+            later_seed(seed, begun),
+            allowance,
+            prompt=prompt,
+            return_token_ids=True,
+            skip_special_tokens=False,
+            **stops,
+        )
+        if reply.ids is None:
+            raise PolicyError(
+                "the server sends no token ids (return_token_ids, which vLLM knows), so its"
+                " tokens cannot be continued as they are; set prompts=text"
+            )
+        counted(reply, allowance)
+        _check_stops(reply.ids, stops["stop_token_ids"])
+        return reply, list(reply.ids)
 
     def _stops(self, params: SamplingParams) -> dict[str, Any]:
         if params.until == "end":
@@ -66,3 +80,38 @@ class ByIds:
         if self._endings.always:
             return {"stop_token_ids": ids}
         return {"stop_token_ids": ids, "stop": [self._rules.separator]}
+
+    def _is_over(self, reply: Reply, ids: list[int], params: SamplingParams) -> bool:
+        """Whether the model ended, though its end token may not be among the ids.
+
+        To the end of a chain nothing else was asked to stop it; a step stops at separators, too.
+        """
+        if reply.end == "length":
+            return False
+        if params.until == "end":
+            return True
+        if reply.end == "stopped" or (ids and ids[-1] in self._endings.closing):
+            return False
+        return self._rules.separator not in self._starts.decode(ids)
+
+
+def _check_stops(ids: Sequence[int], stops: Collection[int]) -> None:
+    """Raise `PolicyError` when the server wrote on behind a token that it was told to stop at."""
+    known = frozenset(stops)
+    place = next((i for i, token in enumerate(ids[:-1]) if token in known), None)
+    if place is not None:
+        raise PolicyError(
+            f"the server wrote {len(ids) - place - 1} tokens behind token {ids[place]}, at which it"
+            " was told to stop (stop_token_ids, which vLLM knows), so a budget cannot be kept; set"
+            " prompts=text"
+        )
+
+
+def _end(cutter: ChunkCutter) -> None:
+    """End the chain where the tokens end: the model did, whatever limit they reached with it."""
+    if cutter.goes_on:
+        cutter.close()
+        cutter.goes_on = False
+    elif cutter.num_surplus or cutter.steps[-1].stop in ("eos", "loop"):
+        return
+    cutter.steps[-1] = replace(cutter.steps[-1], stop="eos", logprob=None)

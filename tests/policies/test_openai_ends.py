@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faulty import FaultyServer, running
+from support.faulty import EOS, FaultyServer, running
 from support.tiny import save_tiny, tiny_tokenizer
 
 from stepsearch import Budget, Engine, SamplingParams
 from stepsearch.policies.openai import OpenAIPolicy
 from stepsearch.search.background import background
 from stepsearch.search.contracts import Sample
+from stepsearch.search.errors import PolicyError
 from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.tree import ROOT, Tree
 from stepsearch.search.types import Step
@@ -159,3 +160,97 @@ def test_an_answer_that_was_cut_off_does_not_count_as_finished(
     ).solve("How many?")
     assert [found.stop for found in solution.candidates] == ["length"] * 3
     assert solution.usage.policy_tokens == 24
+
+
+def ids(*texts: str) -> list[int]:
+    """The ids of some texts, each by itself."""
+    tokenizer: Any = tiny_tokenizer()
+    return [i for text in texts for i in tokenizer.encode(text, add_special_tokens=False)]
+
+
+def by_ids(written: Sequence[int], finish: str = "stop", **fields: Any) -> Callable[[Any], object]:
+    """A completion in the place of what the server wrote; a stop_reason where one is given."""
+    choice = {"text": "", "token_ids": list(written), "finish_reason": finish} | fields
+    return lambda _: {"choices": [choice]}
+
+
+LINE = ids("1", "+", "1", "\n")
+(NEWLINE,) = ids("\n")
+OPEN = ids("\\[", "1", "\n")
+DONE: dict[str, Any] = {"stop_reason": None}
+ENDS: list[tuple[SamplingParams, list[Callable[[Any], object]], list[tuple[str, int, str]]]] = [
+    # The model ended, and its end token is not among the ids.
+    (STEP, [by_ids(LINE[:3], **DONE)], [("1+1", 3, "eos")]),
+    (STEP, [by_ids(LINE[:3], stop_reason=EOS)], [("1+1", 3, "eos")]),
+    (STEP, [by_ids(LINE[:3])], [("1+1", 3, "eos")]),
+    (STEP, [by_ids([], **DONE)], [("", 0, "eos")]),
+    (END, [by_ids(LINE[:3], **DONE)], [("1+1", 3, "eos")]),
+    (END, [by_ids([*LINE, *LINE[:3]], **DONE)], [("1+1\n", 4, "step"), ("1+1", 3, "eos")]),
+    (END, [by_ids([*LINE, *LINE], **DONE)], [("1+1\n", 4, "step"), ("1+1\n", 4, "eos")]),
+    (END, [by_ids(LINE[:3], stop_reason=7)], [("1+1", 3, "eos")]),
+    (replace(END, max_tokens=3), [by_ids(LINE[:3], **DONE)], [("1+1", 3, "eos")]),
+    (replace(STEP, max_step_tokens=3), [by_ids(LINE[:3], **DONE)], [("1+1", 3, "eos")]),
+    # It is among them.
+    (STEP, [by_ids([*LINE[:3], EOS], **DONE)], [("1+1", 4, "eos")]),
+    (END, [by_ids([*LINE, EOS], **DONE)], [("1+1\n", 4, "step"), ("", 1, "eos")]),
+    # A step was asked for, and its separator stopped the server, whatever name it has for that.
+    (STEP, [by_ids(LINE, stop_reason=NEWLINE)], [("1+1\n", 4, "step")]),
+    (STEP, [by_ids(LINE, **DONE)], [("1+1\n", 4, "step")]),
+    (STEP, [by_ids(LINE)], [("1+1\n", 4, "step")]),
+    # So it did where no step ends: before anything was written, or within something open.
+    (STEP, [by_ids([NEWLINE], stop_reason=NEWLINE), by_ids(LINE)], [("\n1+1\n", 5, "step")]),
+    (STEP, [by_ids([NEWLINE], **DONE), by_ids(LINE)], [("\n1+1\n", 5, "step")]),
+    (STEP, [by_ids(OPEN, **DONE), by_ids(LINE[:1])], [("\\[1\n1", len(OPEN) + 1, "eos")]),
+    # A limit is no end of the model.
+    (replace(STEP, max_step_tokens=3), [by_ids(LINE[:3], "length")], [("1+1", 3, "length")]),
+    (replace(END, max_tokens=3), [by_ids(LINE[:3], "length", **DONE)], [("1+1", 3, "budget")]),
+]
+
+
+@pytest.mark.parametrize(("params", "changes", "expected"), ENDS)
+def test_a_chain_by_ids_ends_where_the_model_did(
+    server: FaultyServer, connect: Connect, params: SamplingParams, changes: Any, expected: Any
+) -> None:
+    policy = connect("ids")
+    queue = list(changes)
+    server.change = lambda answer: queue.pop(0)(answer)
+    server.faults.extend(["changed"] * len(changes))
+    found = sample(policy, params)
+    assert brief(found.steps) == expected
+    assert not queue
+    assert len(server.bodies) == len(changes)
+    assert all(step.logprob is None for step in found.steps)
+    assert policy.num_surplus == 0
+
+
+@pytest.mark.parametrize(
+    ("params", "change", "words"),
+    [
+        (STEP, by_ids(LINE[:1] * 25, "length"), "wrote 25 tokens where 24 were allowed"),
+        (END, by_ids(LINE[:2] * 31, "length"), "wrote 62 tokens where 60 were allowed"),
+        (STEP, by_ids([*LINE, *LINE[:3]], "length"), "wrote 3 tokens behind token .*stop_token_id"),
+        (STEP, by_ids([*LINE, *LINE], **DONE), "wrote 4 tokens behind token"),
+        (END, by_ids([*LINE, EOS, *LINE], "length"), f"wrote 4 tokens behind token {EOS}"),
+        (STEP, by_ids([], "length"), "wrote no token"),
+    ],
+)
+def test_a_server_that_overruns_is_refused(
+    server: FaultyServer, connect: Connect, params: SamplingParams, change: Any, words: str
+) -> None:
+    policy = connect("ids")
+    server.change = change
+    server.faults.append("changed")
+    with pytest.raises(PolicyError, match=words):
+        sample(policy, params)
+
+
+def test_what_is_behind_an_end_that_the_server_cannot_see_is_surplus(
+    server: FaultyServer, connect: Connect
+) -> None:
+    policy = connect("ids")
+    server.change = by_ids(LINE[:1] * 20, "length")
+    server.faults.extend(["changed"] * 2)
+    assert brief(sample(policy, STEP).steps) == [("1" * 16, 16, "loop")]
+    assert policy.num_surplus == 4
+    assert brief(sample(policy, replace(END, max_step_tokens=2)).steps) == [("11", 2, "length")]
+    assert policy.num_surplus == 22
