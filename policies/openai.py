@@ -20,7 +20,7 @@ from stepsearch.policies.prompt import PromptFormat
 from stepsearch.policies.starts import Starts, choose_format
 from stepsearch.policies.text import StepRules
 from stepsearch.search.contracts import PolicySpec, Sample, SamplingParams
-from stepsearch.search.errors import ConfigurationError, PolicyError
+from stepsearch.search.errors import ConfigurationError, ModelNotFoundError, PolicyError
 from stepsearch.search.tree import Chain
 
 Prompts = Literal["ids", "text", "chat"]
@@ -108,8 +108,14 @@ class OpenAIPolicy:
     def _by_completion(
         self, server: Server, tokenizer: str | Path, form: PromptFormat, prompts: Prompts
     ) -> Continuation:
-        self._starts = Starts(load_tokenizer(tokenizer), form)
-        eos_ids = describe(tokenizer).eos_ids
+        try:
+            self._starts = Starts(load_tokenizer(tokenizer), form)
+            eos_ids = describe(tokenizer).eos_ids
+        except ModelNotFoundError as error:
+            raise ModelNotFoundError(
+                f"prompts={prompts} needs the model's tokenizer here, not its weights: {error} Set"
+                " policy.tokenizer to its folder or its name on the hub, or policy.prompts=chat"
+            ) from error
         rules = StepRules(separator=form.separator, final_prefix=form.final_prefix, eos_ids=eos_ids)
         server = server._replace(eos_ids=eos_ids)
         if prompts == "text":

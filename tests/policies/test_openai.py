@@ -327,6 +327,8 @@ def test_a_wrong_address_or_name_is_told_at_once(
 ) -> None:
     with pytest.raises(ModelNotFoundError, match="has tiny"):
         OpenAIPolicy(base_url=server.url, model="big", tokenizer=folder)
+    with pytest.raises(ModelNotFoundError, match=r"tokenizer here.*policy\.tokenizer"):
+        OpenAIPolicy(base_url=server.url, model="tiny", tokenizer="/no/folder")
     with pytest.raises(ModelNotFoundError, match="no server"):
         OpenAIPolicy(base_url="http://127.0.0.1:9/v1", model="tiny", tokenizer=folder)
     with pytest.raises(ConfigurationError, match="http://"):
