@@ -112,6 +112,7 @@ class OpenAIPolicy:
             self._starts = Starts(load_tokenizer(tokenizer), form)
             eos_ids = describe(tokenizer).eos_ids
         except ModelNotFoundError as error:
+            self.close()  # nobody will hold the connection
             raise ModelNotFoundError(
                 f"prompts={prompts} needs the model's tokenizer here, not its weights: {error} Set"
                 " policy.tokenizer to its folder or its name on the hub, or policy.prompts=chat"
