@@ -76,7 +76,11 @@ class EnsembleVerifier:
         return VerifierSpec(name=name or "ensemble", aggregation=aggregation)
 
     def count_tokens(self, chain: Chain) -> int | None:
-        """The sum over the members that are asked; None when one of them cannot tell."""
+        """The sum over the members that are asked; None when one of them cannot tell.
+
+        Who decides pays for each finished chain as a whole, also for what such chains share, so
+        that a limit on verifier tokens is reached before as many distinct ones are read.
+        """
         asked = [self._asked(name, chain) for name in self.members]
         return _sum(
             [
