@@ -59,13 +59,13 @@ class Comparison:
 def compare(method: Method, baseline: Baseline) -> list[Comparison]:
     """A method against every readout of a baseline over the same problems."""
     shared = [name for name in method.ids() if name in set(baseline.ids)]
-    mine = _take(method.outcomes(), method.ids(), shared)
+    mine = take(method.outcomes(), method.ids(), shared)
     bootstrap = PairedBootstrap(len(shared))
     axis, cost, each = _costs(method, baseline)
     samples = cost / each
     found = []
     for row in baseline.rows:
-        theirs = _at(_take(row.outcomes, baseline.ids, shared), samples)
+        theirs = _at(take(row.outcomes, baseline.ids, shared), samples)
         found.append(
             Comparison(
                 method=method.label,
@@ -90,7 +90,8 @@ def _costs(method: Method, baseline: Baseline) -> tuple[str, float, float]:
     raise ValueError("policy tokens are always known")
 
 
-def _take(outcomes: Outcomes, ids: Sequence[str], wanted: Sequence[str]) -> Outcomes:
+def take(outcomes: Outcomes, ids: Sequence[str], wanted: Sequence[str]) -> Outcomes:
+    """The outcomes of some problems, in their order."""
     place: Mapping[str, int] = {name: i for i, name in enumerate(ids)}
     rows = [place[name] for name in wanted]
     return Outcomes(right=outcomes.right[rows], undecided=outcomes.undecided[rows])

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
+from stepsearch.benchmarks.equal_compute import take
+from stepsearch.benchmarks.report_tables import bootstrap_of, spread
 from stepsearch.benchmarks.run_data import Method
-from stepsearch.benchmarks.statistics import (
-    Estimate,
-    Outcomes,
-    PairedBootstrap,
-    mcnemar_of,
-)
+from stepsearch.benchmarks.statistics import Outcomes, mcnemar_of
 
 Row = dict[str, Any]
-_bootstrap = lru_cache(maxsize=32)(PairedBootstrap)  # the draws depend on the count only
+_Told = tuple[Method, list[str], Outcomes]
 
 
 def pairs_table(methods: Sequence[Method]) -> list[Row]:
@@ -27,33 +23,25 @@ def pairs_table(methods: Sequence[Method]) -> list[Row]:
     only one of them solved with the p-value of McNemar's exact test. Left out are pairs that have
     no problem in common.
     """
-    return [row for a, b in combinations(methods, 2) if (row := _pair(a, b)) is not None]
+    told = [(method, method.ids(), method.outcomes()) for method in methods]
+    return [row for a, b in combinations(told, 2) if (row := _pair(a, b)) is not None]
 
 
-def _pair(method: Method, other: Method) -> Row | None:
-    ids = set(other.ids())
-    shared = [name for name in method.ids() if name in ids]
+def _pair(one: _Told, two: _Told) -> Row | None:
+    (method, ids, outcomes), (other, others, theirs) = one, two
+    known = set(others)
+    shared = [name for name in ids if name in known]
     if not shared:
         return None
-    a, b = _outcomes(method, shared), _outcomes(other, shared)
-    [difference] = _bootstrap(len(shared)).difference(a, b)
+    a, b = take(outcomes, ids, shared), take(theirs, others, shared)
+    [difference] = bootstrap_of(len(shared)).difference(a, b)
     row: Row = {"method": method.label, "other": other.label, "problems": len(shared)}
-    row |= _columns(difference) | {"policy_tokens_ratio": _tokens(method) / _tokens(other)}
+    row |= spread("difference", difference)
+    row["policy_tokens_ratio"] = _tokens(method) / _tokens(other)
     if len(method.runs) == len(other.runs) == 1:
         test = mcnemar_of(a, b)
         row |= {"only_method": test.only_a, "only_other": test.only_b, "p": test.p}
     return row
-
-
-def _outcomes(method: Method, ids: Sequence[str]) -> Outcomes:
-    place = {name: i for i, name in enumerate(method.ids())}
-    rows, outcomes = [place[name] for name in ids], method.outcomes()
-    return Outcomes(right=outcomes.right[rows], undecided=outcomes.undecided[rows])
-
-
-def _columns(difference: Estimate) -> Row:
-    low, high = difference.low, difference.high
-    return {"difference": difference.value, "difference_low": low, "difference_high": high}
 
 
 def _tokens(method: Method) -> float:

@@ -19,20 +19,20 @@ from stepsearch.benchmarks.diagnostics import (
     correlation_within,
     coverage,
 )
-from stepsearch.benchmarks.equal_compute import Baseline, compare
+from stepsearch.benchmarks.equal_compute import Baseline, compare, take
 from stepsearch.benchmarks.grading import Grader
 from stepsearch.benchmarks.readout import Ballots, Reader, collect, values_of
 from stepsearch.benchmarks.run_data import COSTS, Floats, Method
 from stepsearch.benchmarks.run_folder import printable
 from stepsearch.benchmarks.samples import SampledProblem, SampleSet, read_samples
 from stepsearch.benchmarks.scorers import parse_scorer
-from stepsearch.benchmarks.statistics import Estimate, Outcomes, PairedBootstrap, accuracies
+from stepsearch.benchmarks.statistics import Estimate, PairedBootstrap, accuracies
 from stepsearch.benchmarks.votes import NO_ANSWER
 from stepsearch.search.task import Task
 
 Table = list[dict[str, Any]]
 _MAX_GROUPS = 10
-_bootstrap = lru_cache(maxsize=32)(PairedBootstrap)  # the draws depend on the count only
+bootstrap_of = lru_cache(maxsize=32)(PairedBootstrap)  # the draws depend on the count only
 _COVERAGES = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
@@ -40,7 +40,7 @@ def accuracy_table(methods: Iterable[Method]) -> Table:
     """Accuracy and mean costs per problem, all with intervals over problems."""
     table = []
     for method in methods:
-        bootstrap = _bootstrap(len(method.ids()))
+        bootstrap = bootstrap_of(len(method.ids()))
         row: dict[str, Any] = {
             "method": method.label,
             "series": method.series,
@@ -71,9 +71,8 @@ def difficulty_table(methods: Iterable[Method]) -> Table:
             if not 1 < len(set(values)) <= _MAX_GROUPS:
                 continue
             for value in sorted(set(values)):
-                rows = [i for i, v in enumerate(values) if v == value]
-                part = Outcomes(right=outcomes.right[rows], undecided=outcomes.undecided[rows])
-                estimate = accuracies(part)[0]
+                rows = [name for name, v in zip(ids, values, strict=True) if v == value]
+                estimate = accuracies(take(outcomes, ids, rows))[0]
                 table.append(
                     {"method": method.label, "by": key, "value": value, "problems": len(rows)}
                     | spread("accuracy", estimate)
