@@ -78,18 +78,12 @@ class OpenAIPolicy:
             )
         form = choose_format(prompt_format, None)
         self.client = OpenAIClient(base_url, api_key_variable, Patience(**(server or {})))
-        length = self.client.context_length(model, max_length)
-        found = Server(self.client, model, length, options or {})
         self.num_surplus = 0
         self._starts: Starts | None = None
-        self._way: Continuation
-        if prompts == "chat":
-            rules = StepRules(
-                separator=form.separator, final_prefix=form.final_prefix, eos_ids=frozenset()
-            )
-            self._way = AsChat(found, form.system, rules)
-        else:
-            self._way = self._by_completion(found, tokenizer or model, form, prompts)
+        with self.client.closed_on_error():
+            length = self.client.context_length(model, max_length)
+            found = Server(self.client, model, length, options or {})
+            self._way = self._continuation(found, tokenizer or model, form, prompts)
         self.spec = PolicySpec(
             name=model,
             num_parameters=num_parameters,
@@ -105,14 +99,18 @@ class OpenAIPolicy:
             },
         )
 
-    def _by_completion(
+    def _continuation(
         self, server: Server, tokenizer: str | Path, form: PromptFormat, prompts: Prompts
     ) -> Continuation:
+        if prompts == "chat":
+            rules = StepRules(
+                separator=form.separator, final_prefix=form.final_prefix, eos_ids=frozenset()
+            )
+            return AsChat(server, form.system, rules)
         try:
             self._starts = Starts(load_tokenizer(tokenizer), form)
             eos_ids = describe(tokenizer).eos_ids
         except ModelNotFoundError as error:
-            self.close()  # nobody will hold the connection
             raise ModelNotFoundError(
                 f"prompts={prompts} needs the model's tokenizer here, not its weights: {error} Set"
                 " policy.tokenizer to its folder or its name on the hub, or policy.prompts=chat"

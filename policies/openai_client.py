@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from stepsearch.policies.openai_fields import BadReplyError, excerpt, parse
+from stepsearch.policies.openai_fields import BadReplyError, parse, start_of
 from stepsearch.policies.openai_models import known_length, read_lengths
 from stepsearch.search.background import BackgroundLoop
 from stepsearch.search.errors import ConfigurationError, ModelNotFoundError
@@ -46,7 +46,7 @@ class _Answer(NamedTuple):
     @property
     def text(self) -> str:
         """The start of it, for a message; whatever encoding the server names may not exist."""
-        return excerpt(self.content[:4096].decode(errors="replace"))
+        return start_of(self.content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,17 +120,13 @@ class OpenAIClient:
                 be read.
             ConfigurationError: what it tells is no length.
         """
-        try:
-            listed = self._listed()
-            if listed and model not in listed:
-                raise ModelNotFoundError(
-                    f"model={model}: the server at {self._http.base_url} has"
-                    f" {', '.join(sorted(listed))}; give one of these names"
-                )
-            return max_length or known_length(model, listed.get(model))
-        except (ModelNotFoundError, ConfigurationError):
-            self.close()
-            raise
+        listed = self._listed()
+        if listed and model not in listed:
+            raise ModelNotFoundError(
+                f"model={model}: the server at {self._http.base_url} has"
+                f" {', '.join(sorted(listed))}; give one of these names"
+            )
+        return max_length or known_length(model, listed.get(model))
 
     def _listed(self) -> dict[str, object]:
         """What the server tells of its models' lengths; nothing where it has no list."""
@@ -228,6 +224,15 @@ class OpenAIClient:
             with contextlib.suppress(ValueError):
                 asked_for = min(float(note), _LONGEST_WAIT)
         return max(asked_for, self._random.uniform(0.5, 1.0) * longest)
+
+    @contextlib.contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        """The connections are closed when the block raises, since nobody will hold them."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close all connections. Closing twice does nothing."""

@@ -26,13 +26,17 @@ def excerpt(text: str) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
+def start_of(content: bytes) -> str:
+    """The start of a body, whatever it is encoded in."""
+    return excerpt(content[: 4 * (_SHOWN + 1)].decode(errors="replace"))
+
+
 def parse(content: bytes) -> Mapping[str, Any]:
     """The object that a body holds."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:  # the latter when it is nested without end
-        text = content[: 4 * _SHOWN].decode(errors="replace")
-        raise BadReplyError(f"the answer is no JSON: {excerpt(text)}") from error
+        raise BadReplyError(f"the answer is no JSON: {start_of(content)}") from error
     return mapping(found, "answer")
 
 

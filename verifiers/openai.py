@@ -31,7 +31,7 @@ class _HasServer(HeadVerifier):
         on_too_long: str,
         selfcheck: bool,
     ) -> None:
-        with body.closed_on_error():
+        with body.client.closed_on_error():
             self._load(form, body, name, on_too_long=on_too_long, selfcheck=False)
             probe = self.encode(_PROBE)
             if isinstance(probe, EncodedChain):

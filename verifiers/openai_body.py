@@ -75,11 +75,11 @@ class OpenAIBody:
         self.num_parameters = num_parameters
         self._salted = False
         self.client = OpenAIClient(base_url, api_key_variable, Patience(**(server or {})))
-        with self.closed_on_error():
+        with self.client.closed_on_error():
             known = self.client.context_length(model, max_length)
             self._longest = _longest(known, route)
-        served = Served(self.client, model, dict(options or {}))
-        self._route = self._routed(served, route, format)
+            served = Served(self.client, model, dict(options or {}))
+            self._route = self._routed(served, route, format)
         self.provenance: dict[str, Any] = {
             "backend": "openai",
             "base_url": base_url,
@@ -89,15 +89,6 @@ class OpenAIBody:
             "route": route,
             "options": dict(options or {}),
         }
-
-    @contextlib.contextmanager
-    def closed_on_error(self) -> Iterator[None]:
-        """The connection is closed when the block raises, since nobody will hold it."""
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
 
     def _routed(self, served: Served, route: RouteName, format: HeadFormat | TokensFormat) -> Route:
         if isinstance(format, TokensFormat):
