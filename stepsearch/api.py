@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_DEFAULTS = {"search": "beam", "policy": "embedded", "verifier": "prm", "task": "math", "seed": 0}
-"""What `solve` takes when nothing is said; conf/config.yaml holds the same."""
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
 _built: dict[tuple[str, str], Any] = {}
@@ -173,11 +171,12 @@ def _unless_given(named: Mapping[str, Any], overrides: Sequence[str]) -> list[st
 
     The defaults are left to the configuration, where an experiment may change them.
     """
+    defaults = {n: p.default for n, p in inspect.signature(engine_for).parameters.items()}
     given = {o.lstrip("+~").split("=", 1)[0].removesuffix("._target_") for o in overrides}
     return [
         f"{name}={value}"
         for name, value in named.items()
-        if value not in (None, _DEFAULTS.get(name)) and name not in given
+        if value not in (None, defaults.get(name)) and name not in given
     ]
 
 

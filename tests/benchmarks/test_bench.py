@@ -247,13 +247,18 @@ def failing(world: list[str], capfd, monkeypatch: pytest.MonkeyPatch) -> tuple[P
     return folder, failed
 
 
-def test_problems_that_the_search_itself_failed_are_told(
-    world: list[str], capfd, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def clueless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that fails by an error of its own."""
+
     async def run(self: object, session: object) -> None:
         raise RuntimeError("no idea")
 
     monkeypatch.setattr("stepsearch.search.strategies.best_of_n.BestOfN.run", run)
+
+
+@pytest.mark.usefixtures("clueless")
+def test_problems_that_the_search_itself_failed_are_told(world: list[str], capfd) -> None:
     assert main(["bench", *world, "search.n=1"]) == 3
     told = capfd.readouterr().err
     assert "12 problems failed, the first with search: RuntimeError: no idea" in told
@@ -262,13 +267,8 @@ def test_problems_that_the_search_itself_failed_are_told(
     assert len(summary(folder)["failed"]) == 12
 
 
-def test_where_an_error_comes_from_is_told_when_asked(
-    world: list[str], capfd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def run(self: object, session: object) -> None:
-        raise RuntimeError("no idea")
-
-    monkeypatch.setattr("stepsearch.search.strategies.best_of_n.BestOfN.run", run)
+@pytest.mark.usefixtures("clueless")
+def test_where_an_error_comes_from_is_told_when_asked(world: list[str], capfd) -> None:
     assert main(["bench", *world, "search.n=1", "hydra.verbose=true"]) == 3
     assert f'{Path(__file__).name}", line' in capfd.readouterr().err
 
