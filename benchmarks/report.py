@@ -12,6 +12,7 @@ from stepsearch.benchmarks.equal_compute import Baseline
 from stepsearch.benchmarks.output import make_folder
 from stepsearch.benchmarks.pairs import pairs_table
 from stepsearch.benchmarks.plots import draw
+from stepsearch.benchmarks.problem_sets import same_problems
 from stepsearch.benchmarks.report_page import TITLES, page_of
 from stepsearch.benchmarks.report_tables import (
     Samples,
@@ -50,12 +51,12 @@ def report(paths: Sequence[Path], out: Path) -> list[Path]:
         raise ConfigurationError("reports need: pip install 'stepsearch[report]'") from error
     runs = read_runs(paths)
     make_folder("--out", out)
-    sets = list(dict.fromkeys(run.problems for run in runs))
+    sets = same_problems(runs)
     files: list[Path] = []
     for number, problems in enumerate(sets, start=1):
         folder = out if len(sets) == 1 else out / f"problems-{number}"
         make_folder("--out", folder)
-        methods = methods_of([run for run in runs if run.problems == problems])
+        methods = methods_of(problems)
         tables = tables_of(methods)
         frames = {name: pandas.DataFrame(table) for name, table in tables.items() if table}
         for name, frame in frames.items():

@@ -22,7 +22,7 @@ from stepsearch.search.errors import ConfigurationError
 
 Floats = NDArray[np.float64]
 COSTS = ("policy_tokens", "flops", "seconds")
-_COLUMNS = ("id", "right", "right_pass", "score", "completions", "meta", *COSTS)
+_COLUMNS = ("id", "gold", "right", "right_pass", "score", "completions", "meta", *COSTS)
 _SPENDING = ("budget.", "search.n", "search.simulations", "search.rounds", "search.iterations")
 _SETTINGS = ("search._target_", "task._target_")
 _log = logging.getLogger(__name__)

@@ -14,6 +14,7 @@ from stepsearch import ConfigurationError
 from stepsearch.benchmarks import report as module
 from stepsearch.benchmarks.equal_compute import Baseline, compare
 from stepsearch.benchmarks.pairs import pairs_table
+from stepsearch.benchmarks.problem_sets import same_problems
 from stepsearch.benchmarks.readout import Row
 from stepsearch.benchmarks.report_tables import coverage_table
 from stepsearch.benchmarks.run_data import Method, RunData, methods_of, read_runs
@@ -142,6 +143,30 @@ def test_other_problems_get_a_report_of_their_own(
     assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 0
     pages = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.glob("out/*/report.html"))
     assert pages == ["out/problems-1/report.html", "out/problems-2/report.html"]
+
+
+def run_of(problems: str, golds: str, limit: int | None = None, **settings: object) -> RunData:
+    told = {"search._target_": "a.beam.Beam", "benchmark.limit": limit, "seed": 0, **settings}
+    rows = [{"id": str(n), "gold": gold, "policy_tokens": "1"} for n, gold in enumerate(golds)]
+    return RunData(path=Path(problems), settings=told, problems=problems, rows=rows)
+
+
+def test_a_run_over_more_problems_is_cut_to_those_of_a_smaller_one() -> None:
+    small = run_of("small", "abc", 3, **{"search._target_": "a.mcts.Mcts"})
+    large, other = run_of("large", "abcde"), run_of("other", "abcde", **{"benchmark.path": "x"})
+    cut, whole, apart = same_problems([small, large, other])
+    assert [(run.path, len(run.rows)) for run in cut] == [(Path("small"), 3), (Path("large"), 3)]
+    assert (whole, apart) == ([large], [other])
+    assert {method.label for method in methods_of(cut)} == {"mcts", "beam"}, "no word of the limit"
+
+
+def test_runs_are_not_cut_where_that_says_nothing_or_something_wrong() -> None:
+    small, twin, again = run_of("small", "abc", 3), run_of("twin", "abcde"), run_of("b", "abcd", 4)
+    assert same_problems([small, twin, again])[0] == [small], "the same search is there already"
+    [seeds, _] = same_problems([small, run_of("seed", "abcde", seed=1)])
+    assert [len(method.runs) for method in methods_of(seeds)] == [2]
+    changed = run_of("changed", "aXcde", **{"search._target_": "a.mcts.Mcts"})
+    assert same_problems([small, changed]) == [[small], [changed]], "another file of that name"
 
 
 def test_what_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
