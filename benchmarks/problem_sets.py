@@ -34,12 +34,14 @@ def _cut(run: RunData, to: RunData) -> RunData | None:
     """The run as one over fewer problems; None where these are not among its own."""
     settings = run.settings | {_LIMIT: to.settings.get(_LIMIT)}
     rows = {row["id"]: row for row in run.rows}
-    if _data(settings) != _data(to.settings) or any(
-        row["id"] not in rows or rows[row["id"]]["gold"] != row["gold"] for row in to.rows
-    ):
+    wanted = {row["id"]: row["gold"] for row in to.rows}
+    cut = [rows[name] for name in wanted if name in rows]
+    is_part = wanted.keys() <= rows.keys() | set(run.failed)
+    is_same = all(row["gold"] == wanted[row["id"]] for row in cut)
+    if not (cut and is_part and is_same) or _data(settings) != _data(to.settings):
         return None
-    cut = [rows[row["id"]] for row in to.rows]
-    return replace(run, settings=settings, problems=to.problems, rows=cut)
+    failed = tuple(name for name in run.failed if name in wanted or name in to.failed)
+    return replace(run, settings=settings, problems=to.problems, rows=cut, failed=failed)
 
 
 def _data(settings: dict[str, Any]) -> dict[str, Any]:

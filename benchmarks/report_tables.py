@@ -47,6 +47,7 @@ def accuracy_table(methods: Iterable[Method]) -> Table:
             "select": method.first.settings.get("select") or "default",
             "seeds": len(method.runs),
             "problems": len(method.ids()),
+            "failed": len({name for run in method.runs for name in run.failed}),
         }
         row |= spread("accuracy", accuracies(method.outcomes())[0])
         row |= spread("pass", accuracies(method.outcomes("right_pass"))[0])

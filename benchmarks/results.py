@@ -67,12 +67,13 @@ def read_out(trace: Trace, grader: Grader) -> dict[str, bool | None]:
     def value(node: int) -> float | None:
         return chain_value(trace.tree, node, name, trace.provenance["aggregation"])
 
+    weight = trace.provenance.get("vote_weight", 1.0)
     found = candidates(trace.tree, grader.task, value)
     verdicts = [grader.right(c.answer, gold) for c in found]
     known: dict[str, bool | None] = {"pass": _any(verdicts)}
     for by in SELECTIONS:
         if _fits(by, verifier):
-            chosen = choose(found, by, grader.task.equal).candidate
+            chosen = choose(found, by, grader.task.equal, weight).candidate
             known[by] = grader.right(None if chosen is None else chosen.answer, gold)
         else:
             known[by] = None

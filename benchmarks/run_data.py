@@ -16,13 +16,20 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from stepsearch.benchmarks.run_folder import CONFIG, IDENTITY, RESULTS, SUMMARY, TRACES
+from stepsearch.benchmarks.run_folder import (
+    CONFIG,
+    FAILED_STOPS,
+    IDENTITY,
+    RESULTS,
+    SUMMARY,
+    TRACES,
+)
 from stepsearch.benchmarks.statistics import Outcomes
 from stepsearch.search.errors import ConfigurationError
 
 Floats = NDArray[np.float64]
 COSTS = ("policy_tokens", "flops", "seconds")
-_COLUMNS = ("id", "gold", "right", "right_pass", "score", "completions", "meta", *COSTS)
+_COLUMNS = ("id", "gold", "right", "right_pass", "score", "completions", "meta", "stop", *COSTS)
 _SPENDING = ("budget.", "search.n", "search.simulations", "search.rounds", "search.iterations")
 _SETTINGS = ("search._target_", "task._target_")
 _log = logging.getLogger(__name__)
@@ -36,13 +43,15 @@ class RunData:
         path: its folder.
         settings: the configuration as dotted keys.
         problems: fingerprint of its problems.
-        rows: its table, as text.
+        rows: its table, as text, without problems that failed: these were not measured.
+        failed: ids of the problems that failed.
     """
 
     path: Path
     settings: dict[str, Any]
     problems: str
     rows: list[dict[str, str]]
+    failed: tuple[str, ...] = ()
 
     @property
     def strategy(self) -> str:
@@ -102,21 +111,24 @@ class Method:
 
 
 def read_runs(paths: Iterable[Path]) -> list[RunData]:
-    """All finished runs in some folders.
+    """All finished runs in some folders, each setting and seed once.
 
     Raises:
         ConfigurationError: a folder does not exist, a run is broken, or there is no finished one.
     """
-    found, unfinished = {}, 0
-    for path in paths:
-        if not path.is_dir():
-            raise ConfigurationError(f"{str(path)!r} is no folder; give folders of runs")
-        for config in sorted(path.rglob(CONFIG)):
-            if (config.parent / SUMMARY).exists():
-                found[config.parent.resolve()] = _read_run(config.parent)
-            elif (config.parent / IDENTITY).exists():
-                unfinished += 1
-                _log.warning("%s is not finished and left out", config.parent)
+    found: dict[str, RunData] = {}
+    unfinished = 0
+    for folder in _folders(paths):
+        if not (folder / SUMMARY).exists():
+            unfinished += 1
+            _log.warning("%s is not finished and left out", folder)
+            continue
+        run = _read_run(folder)
+        key = json.dumps([run.problems, run.settings], sort_keys=True, default=str)
+        if key in found:
+            _log.warning("%s is %s once more and left out", folder, found[key].path)
+        elif run.rows:
+            found[key] = run
     if not found:
         what = (
             f"{unfinished} that are not; start the same `stepsearch bench` again, it goes on "
@@ -125,6 +137,18 @@ def read_runs(paths: Iterable[Path]) -> list[RunData]:
             else "no others; make some with `stepsearch bench`"
         )
         raise ConfigurationError(f"no finished runs in {', '.join(map(str, paths))}, and {what}")
+    return list(found.values())
+
+
+def _folders(paths: Iterable[Path]) -> list[Path]:
+    """Folders of runs, each once."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise ConfigurationError(f"{str(path)!r} is no folder; give folders of runs")
+        for config in sorted(path.rglob(CONFIG)):
+            if any((config.parent / name).exists() for name in (SUMMARY, IDENTITY)):
+                found.setdefault(config.parent.resolve(), config.parent)
     return list(found.values())
 
 
@@ -144,7 +168,11 @@ def _read_run(path: Path) -> RunData:
         raise _broken(path, f"has a broken {IDENTITY} or {CONFIG} ({error!r:.100})") from error
     if missing := [key for key in _SETTINGS if key not in settings]:
         raise _broken(path, f"has a {CONFIG} without {missing[0]}")
-    return RunData(path=path, settings=settings, problems=problems, rows=rows)
+    failed = tuple(row["id"] for row in rows if row["stop"] in FAILED_STOPS)
+    if failed:
+        _log.warning("%s: %d problems failed and are left out; run it again", path, len(failed))
+    rows = [row for row in rows if row["stop"] not in FAILED_STOPS]
+    return RunData(path=path, settings=settings, problems=problems, rows=rows, failed=failed)
 
 
 def _broken(path: Path, what: str) -> ConfigurationError:

@@ -96,18 +96,22 @@ def read_samples(path: Path, task: Task, separator: str = "\n") -> SampleSet:
         task: extracts the answers.
         separator: ends a step of a sample's text, where the task does not know its steps.
 
-    Of a problem that failed and was tried again, the last trace counts.
+    Of a problem that failed and was tried again, the last trace counts; one that failed in the end
+    is left out, and a warning says so. Traces stand in the order in which problems ended: they are
+    sorted by id, so that seeded orders and a bootstrap are of the same problems every time.
 
     Raises:
-        ConfigurationError: the file does not exist, is empty, a line is neither, or two lines have
-            the same id.
+        ConfigurationError: the file does not exist, is empty, a line is neither, two lines have
+            the same id, or all problems failed.
         TraceError: a trace is of another version.
     """
     found = SampleSet(problems=[])
     by_id: dict[str, SampledProblem] = {}
     failed: set[str] = set()
+    traced = False
     for sampled, trace in _problems(path, task, separator, found):
         name = sampled.problem.id
+        traced = traced or trace is not None
         if name in by_id and not (trace and name in failed):
             raise ConfigurationError(
                 f"{path}: the id {name!r} occurs on two lines; give every problem one line"
@@ -119,10 +123,22 @@ def read_samples(path: Path, task: Task, separator: str = "\n") -> SampleSet:
             failed.discard(name)
     if not by_id:
         raise ConfigurationError(f"{path} holds no samples")
-    found.problems = list(by_id.values())
+    found.problems = _solved(path, by_id, failed)
+    if traced:
+        found.problems.sort(key=lambda sampled: sampled.problem.id)
     for name in {name for p in found.problems for s in p.samples for name in s.scores}:
         found.sources.setdefault(name, ScoreSource(range=_observed_range(name, found)))
     return found
+
+
+def _solved(
+    path: Path, by_id: Mapping[str, SampledProblem], failed: set[str]
+) -> list[SampledProblem]:
+    if failed:
+        _log.warning("%s: %d problems failed and are left out", path, len(failed))
+    if len(failed) == len(by_id):
+        raise ConfigurationError(f"{path}: all problems failed; solve them again")
+    return [sampled for name, sampled in by_id.items() if name not in failed]
 
 
 def _problems(

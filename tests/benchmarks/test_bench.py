@@ -81,6 +81,14 @@ def test_a_run_is_a_folder_with_traces_and_tables(world: list[str], capfd) -> No
         assert part in shown
 
 
+@pytest.mark.parametrize("weight", ["0", "1", "20"])
+def test_the_weighted_readout_has_the_votes_of_the_search(world: list[str], weight: str) -> None:
+    main(["bench", *world, "search=best_of_n", "select=weighted", f"vote_weight={weight}"])
+    [folder] = folders(world)
+    rows = table(folder)
+    assert [row["right_weighted"] for row in rows] == [row["right"] for row in rows]
+
+
 def test_chains_of_one_step_are_told_where_steps_are_judged(world: list[str], capfd) -> None:
     main(["bench", *world, "search=beam", "+policy.max_depth=1"])
     [folder] = folders(world)

@@ -16,7 +16,7 @@ from stepsearch.benchmarks.equal_compute import Baseline, compare
 from stepsearch.benchmarks.pairs import pairs_table
 from stepsearch.benchmarks.problem_sets import same_problems
 from stepsearch.benchmarks.readout import Row
-from stepsearch.benchmarks.report_tables import coverage_table
+from stepsearch.benchmarks.report_tables import accuracy_table, coverage_table
 from stepsearch.benchmarks.run_data import Method, RunData, methods_of, read_runs
 from stepsearch.benchmarks.statistics import Outcomes
 from stepsearch.cli import main
@@ -165,6 +165,10 @@ def test_runs_are_not_cut_where_that_says_nothing_or_something_wrong() -> None:
     assert same_problems([small, twin, again])[0] == [small], "the same search is there already"
     [seeds, _] = same_problems([small, run_of("seed", "abcde", seed=1)])
     assert [len(method.runs) for method in methods_of(seeds)] == [2]
+    broken = replace(run_of("broken", "abcde", **{"search._target_": "a.mcts.Mcts"}), failed=("1",))
+    broken = replace(broken, rows=[row for row in broken.rows if row["id"] != "1"])
+    [[_, cut], _] = same_problems([small, broken])
+    assert ([row["id"] for row in cut.rows], cut.failed) == (["0", "2"], ("1",))
     changed = run_of("changed", "aXcde", **{"search._target_": "a.mcts.Mcts"})
     assert same_problems([small, changed]) == [[small], [changed]], "another file of that name"
 
@@ -235,6 +239,33 @@ def test_an_unfinished_run_is_left_out_and_said_so(
     shutil.rmtree(run)
     with pytest.raises(ConfigurationError, match="1 that are not; start the same `stepsearch"):
         read_runs([folder])
+
+
+def test_a_run_that_is_there_twice_is_no_second_seed(
+    whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(whole, tmp_path / name)
+    found = read_runs([tmp_path / "a", tmp_path / "a", tmp_path])
+    assert len(found) == 1
+    assert caplog.text.count("once more and left out") == 1, "the same folder is the same run"
+
+
+def test_problems_that_failed_were_not_measured(
+    whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = shutil.copytree(whole, tmp_path / "runs")
+    [file] = folder.glob("*/results.csv")
+    head, first, *rest = file.read_text().splitlines()
+    failed = first.replace(",done,", ",policy_failed,")
+    assert failed != first
+    file.write_text("\n".join([head, failed, *rest]) + "\n")
+    [run] = read_runs([folder])
+    assert run.failed == (first.partition(",")[0],)
+    assert len(run.rows) == len(rest)
+    assert "1 problems failed and are left out" in caplog.text
+    [row] = accuracy_table(methods_of([run]))
+    assert (row["problems"], row["failed"]) == (1, 1)
 
 
 def method(label: str, right: list[int], cost: float) -> Method:

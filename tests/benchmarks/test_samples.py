@@ -122,6 +122,34 @@ def test_only_a_problem_that_failed_may_have_another_trace(tmp_path: Path) -> No
             read_samples(write(path, lines), ExactTask())
 
 
+def test_problems_that_failed_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "traces.jsonl"
+    problems = [Problem(text=f"q{i}", id=str(i), answer="1") for i in range(3)]
+    list(engine(BestOfN(n=2), random_policy(), trace=path).solve_many(problems))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[1]["stop"] = "policy_failed"
+    found = read_samples(write(path, lines), ExactTask())
+    assert sorted(p.problem.id for p in found.problems) == sorted(lines[i]["id"] for i in (0, 2))
+    assert "1 problems failed and are left out" in caplog.text
+    with pytest.raises(ConfigurationError, match="all problems failed"):
+        read_samples(write(path, lines[1:2]), ExactTask())
+
+
+def test_the_order_in_which_problems_ended_changes_no_figure(tmp_path: Path) -> None:
+    path = tmp_path / "traces.jsonl"
+    problems = [Problem(text=f"q{i}", id=str(i), answer=str(i % 4)) for i in range(8)]
+    list(engine(BestOfN(n=6), random_policy(), hash_verifier(), trace=path).solve_many(problems))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    settings = RerankSettings(
+        samples=path, verifiers=["scripted"], **QUICK | {"task": "exact", "num_orders": 3}
+    )
+    before = [line.accuracy for line in rerank(settings).lines]
+    write(path, lines[::-1])
+    assert [line.accuracy for line in rerank(settings).lines] == before
+
+
 def test_a_line_that_is_not_json_is_named_once(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     path.write_text(json.dumps(problem("a", 1, said(1))) + '\n{"id" 1}\n')
