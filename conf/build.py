@@ -135,7 +135,14 @@ def build_verifier(overrides: Sequence[str], *, selfcheck: bool = True) -> Verif
 
 
 def require_complete(config: DictConfig, groups: Sequence[str]) -> None:
-    """Raise `ConfigurationError` when a part that will be built has a setting without a value."""
+    """Raise `ConfigurationError` when a part that will be built has a setting without a value.
+
+    Also when a setting refers to another one, or to a variable, that does not exist.
+    """
+    try:
+        OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigurationError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     for key in sorted(OmegaConf.missing_keys(config)):
         if key.split(".", 1)[0] in groups:
             raise ConfigurationError(f"{key} has no value; give {key}=...")
@@ -175,7 +182,7 @@ def build_engine(
         settle=config.settle,
         confidence=config.confidence,
         concurrency=config.concurrency,
-        trace=config.trace,
+        trace=None if config.trace is None else str(config.trace),
     )
 
 

@@ -83,11 +83,13 @@ def main() -> None:
     add("--runs", type=Path, required=True, help="gets a folder for every run")
     add("--model", required=True, help="folder of the merged policy")
     add("--data", action="append", required=True, type=data_text, metavar='"NAME FILE TOKENS"')
-    add("--engines", type=int, default=5, help="one of them for the search that the rule guides")
+    add("--engines", type=int, default=5, help="2 or more: one for the search the rule guides")
     add("--gpus", type=int, default=1, help="to spread the engines over")
     add("--seconds", type=float, default=float("inf"), help="start no run after so long")
     add("overrides", nargs="*", help="settings of all runs")
     options = parser.parse_intermixed_args()
+    if options.gpus < 1 or options.engines < 2:
+        parser.error("give --gpus 1 or more and --engines 2 or more")
     options.runs.mkdir(parents=True, exist_ok=True)
     options.until = time.monotonic() + options.seconds
     engines = [start(options, 0, [BY_RULE], *RULE_GUIDES)]
@@ -101,6 +103,9 @@ def main() -> None:
     finally:
         for engine in engines:
             engine.send_signal(signal.SIGINT)  # nothing to one that has ended
+    for number, status in enumerate(failed):
+        if status:
+            print(f"an engine failed: {options.runs / f'engine-{number}.log'}", file=sys.stderr)
     sys.exit(any(failed))
 
 

@@ -77,5 +77,7 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
+    except StepsearchError as wrong:
+        sys.exit(f"one_engine.py: {wrong}")
     except KeyboardInterrupt:
         sys.exit(130)

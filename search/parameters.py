@@ -57,6 +57,12 @@ def number(
     )
 
 
+def require_text(name: str, value: Any) -> None:
+    """Raise `ConfigurationError` when the value is no text."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{name}={value!r} must be a text")
+
+
 def check_separator(name: str, value: str, *, may_be_empty: bool = False) -> None:
     """Look at a text that ends or joins steps.
 

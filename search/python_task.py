@@ -10,6 +10,7 @@ from threading import Lock
 from typing import Literal
 
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import require_text
 from stepsearch.search.programs import blocks, extract_program, same_program, whole_program
 from stepsearch.search.sandbox import UNSAFE, Limits, Outcome, Sandbox, isolation
 
@@ -96,6 +97,9 @@ class PythonTask:
     limits: Limits = field(default_factory=Limits)
     allow_unsafe: bool = False
     memo: Memo = field(default_factory=Memo, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        require_text("task.instruction", self.instruction)
 
     @property
     def name(self) -> str:

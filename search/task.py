@@ -12,6 +12,7 @@ from typing import Literal, Protocol, runtime_checkable
 from stepsearch.search.answers import choice_letter, extract_choice, extract_line, extract_math
 from stepsearch.search.equality import MathEquality, shared_equality
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import require_text
 from stepsearch.search.python_task import PythonTask
 
 
@@ -107,6 +108,9 @@ class MathTask:
     instruction: str = ""
     equality: MathEquality = field(default_factory=shared_equality, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        require_text("task.instruction", self.instruction)
+
     @property
     def name(self) -> str:
         """The task's name."""
@@ -148,6 +152,9 @@ class ExactTask:
 
     instruction: str = ""
 
+    def __post_init__(self) -> None:
+        require_text("task.instruction", self.instruction)
+
     @property
     def name(self) -> str:
         """The task's name."""
@@ -179,6 +186,9 @@ class MultipleChoiceTask:
     """
 
     instruction: str = ""
+
+    def __post_init__(self) -> None:
+        require_text("task.instruction", self.instruction)
 
     @property
     def name(self) -> str:

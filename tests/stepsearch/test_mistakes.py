@@ -49,6 +49,9 @@ def told(capfd: pytest.CaptureFixture[str]) -> str:
         (["q", "verifier.model=x"], "they depend on verifier=..."),
         (["q", "select=vote"], "select='vote' is not one of best, weighted, majority"),
         (["q", "seed=x"], "seed='x' must be a whole number"),
+        (["q", "task.instruction=${sed}"], "task.instruction: Interpolation key 'sed' not found"),
+        (["q", "task.instruction=${seed}"], "task.instruction=0 must be a text"),
+        (["q", "select=${oc.env:NO_SUCH}"], "Environment variable 'NO_SUCH' not found"),
     ],
 )
 def test_solve(capfd: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
@@ -125,6 +128,7 @@ def test_what_is_written_and_how_is_checked_before_the_work(
         (["what"], "'what' is not of the form SETTING=VALUE"),
         (["budget=4096"], "budget is one of default, unlimited"),
         (["workers=2"], "workers=2 must be null or ray"),
+        (["benchmark.path=${no}"], "benchmark.path: Interpolation key 'no' not found"),
         (["benchmark=words", "benchmark.path=x"], "benchmark.path: there is no such setting"),
         (["benchmark=words", "benchmark.limit=x"], "benchmark.limit='x' must be a whole number"),
         (["benchmark=words", "runs=/proc/x"], "runs=/proc/x: no folder can be made there"),
