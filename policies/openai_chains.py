@@ -67,7 +67,8 @@ class Server(NamedTuple):
         }
         if params.top_k:
             sampling["top_k"] = params.top_k
-        read = functools.partial(read_reply, eos_ids=self.eos_ids)
+        asked_for = frozenset(body.get("stop_token_ids", ())) - frozenset(self.eos_ids)
+        read = functools.partial(read_reply, stop_ids=asked_for)
         return await self.client.post(path, sampling | body | dict(self.options), read)
 
 

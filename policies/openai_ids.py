@@ -37,17 +37,21 @@ class ByIds:
             return Continued((Step(text="", stop="context", logprob=0.0),), 0, 0)
         cutter = ChunkCutter(start.reader, self._rules, params, room, self._endings)
         written: list[int] = []
+        surplus = 0
         replies: list[Reply] = []
         while cutter.goes_on:
             reply, ids = await self._ask([*start.ids, *written], seed, len(written), cutter, params)
-            cutter.take(ids, None)
-            written += ids
+            kept = self._without_end(reply, ids)
+            surplus += len(ids) - len(kept)
+            cutter.take(kept, None)
+            written += kept
             replies.append(reply)
-            if self._is_over(reply, ids, params):
+            if self._is_over(reply, kept, params):
                 _end(cutter)
-            elif not ids:
+            elif not kept:
                 raise PolicyError("the server wrote no token, though it may write some")
-        return Continued(tuple(cutter.steps), *prompt_tokens(replies), cutter.num_surplus)
+        surplus += cutter.num_surplus
+        return Continued(tuple(cutter.steps), *prompt_tokens(replies), surplus)
 
     async def _ask(
         self, prompt: list[int], seed: int, begun: int, cutter: ChunkCutter, params: SamplingParams
@@ -81,6 +85,11 @@ class ByIds:
             return {"stop_token_ids": ids}
         return {"stop_token_ids": ids, "stop": [self._rules.separator]}
 
+    def _without_end(self, reply: Reply, ids: list[int]) -> list[int]:
+        """The ids but for an end token that only the server knows, which would be read as text."""
+        unknown = reply.end_id is not None and reply.end_id not in self._rules.eos_ids
+        return ids[:-1] if unknown and ids[-1:] == [reply.end_id] else ids
+
     def _is_over(self, reply: Reply, ids: list[int], params: SamplingParams) -> bool:
         """Whether the model ended, though its end token may not be among the ids.
 
@@ -88,7 +97,7 @@ class ByIds:
         """
         if reply.end == "length":
             return False
-        if params.until == "end":
+        if params.until == "end" or reply.end_id is not None:
             return True
         if reply.end == "stopped" or (ids and ids[-1] in self._endings.closing):
             return False

@@ -35,6 +35,7 @@ class Reply(NamedTuple):
         num_tokens: how many tokens were sampled; None when the server does not tell.
         end: behind a stop string or stop token, at the model's own end, or at `max_tokens`; None
             when the server says `stop` for both of the first.
+        end_id: the token that the server names as the model's own end; None when it names none.
         prompt_tokens: length of the prompt; None when the server does not tell.
         cached: how many of them came from a cache; None when the server does not tell.
     """
@@ -45,16 +46,17 @@ class Reply(NamedTuple):
     logprobs: tuple[float, ...] | None
     num_tokens: int | None
     end: End | None
+    end_id: int | None
     prompt_tokens: int | None
     cached: int | None
 
 
-def read_reply(answer: Mapping[str, Any], eos_ids: Collection[int] = ()) -> Reply:
+def read_reply(answer: Mapping[str, Any], stop_ids: Collection[int] = ()) -> Reply:
     """Read the first choice of an answer to a completion or a chat.
 
     Args:
         answer: what the server sent.
-        eos_ids: tokens at which the model ends.
+        stop_ids: tokens that the server was asked to stop at and that are no end of the model.
 
     Raises:
         BadReplyError: a field is missing or not of its kind; the next answer may be better.
@@ -69,9 +71,8 @@ def read_reply(answer: Mapping[str, Any], eos_ids: Collection[int] = ()) -> Repl
         count = len(ids)
     elif pieces is not None and count is None:
         count = len(pieces)
-    return Reply(
-        _text(choice), ids, pieces, logprobs, count, _end(choice, eos_ids), *prompt_usage(usage)
-    )
+    end, end_id = _end(choice, stop_ids)
+    return Reply(_text(choice), ids, pieces, logprobs, count, end, end_id, *prompt_usage(usage))
 
 
 def _text(choice: Mapping[str, Any]) -> str:
@@ -111,26 +112,30 @@ def _tokens(
     return pieces, tuple(number(value, "the logprob of a token") for value in values)
 
 
-def _end(choice: Mapping[str, Any], eos_ids: Collection[int]) -> End | None:
-    """How the text ended; servers name what stopped it in fields of their own."""
+def _end(choice: Mapping[str, Any], stop_ids: Collection[int]) -> tuple[End | None, int | None]:
+    """How the text ended, and at which end token; servers name it in fields of their own."""
     match choice.get("finish_reason"):
         case "length":
-            return "length"
+            return "length", None
         case "stop":
             for field in ("stop_reason", "matched_stop"):
                 if field in choice:
-                    return _stopped(choice[field], field, eos_ids)
-            return None
+                    return _stopped(choice[field], field, stop_ids)
+            return None, None
         case other:
             raise ValueError(
                 f"finish_reason={shown(other)} is neither stop nor length: {shown(choice)}"
             )
 
 
-def _stopped(by: object, field: str, eos_ids: Collection[int]) -> End:
-    """What stopped a text: nothing but the model, a token, or a text."""
+def _stopped(by: object, field: str, stop_ids: Collection[int]) -> tuple[End, int | None]:
+    """What stopped a text: nothing but the model, a token, or a text.
+
+    A server may know more end tokens than the files here, so a token that nobody asked for is one.
+    """
     if by is None:
-        return "eos"
+        return "eos", None
     if isinstance(by, str):
-        return "stopped"
-    return "eos" if whole(by, field) in eos_ids else "stopped"
+        return "stopped", None
+    token = whole(by, field)
+    return ("stopped", None) if token in stop_ids else ("eos", token)

@@ -269,7 +269,7 @@ def test_a_budget_needs_the_number_of_tokens(server: FaultyServer, connect: Conn
 def test_a_number_of_tokens_that_cannot_be_is_refused(count: Any) -> None:
     stopped = Reply(
         text="", ids=None, pieces=None, logprobs=None, num_tokens=count, end="stopped",
-        prompt_tokens=None, cached=None,
+        end_id=None, prompt_tokens=None, cached=None,
     )  # fmt: skip
     for reply in (stopped, stopped._replace(text="so", end="length")):
         with pytest.raises(PolicyError, match="completion_tokens"):

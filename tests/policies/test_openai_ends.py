@@ -174,9 +174,17 @@ def by_ids(written: Sequence[int], finish: str = "stop", **fields: Any) -> Calla
     return lambda _: {"choices": [choice]}
 
 
+def by_text(text: str, count: int, finish: str = "stop", **fields: Any) -> Callable[[Any], object]:
+    """A completion by text in the place of what the server wrote."""
+    choice = {"text": text, "finish_reason": finish} | fields
+    return lambda _: {"choices": [choice], "usage": {"completion_tokens": count}}
+
+
 LINE = ids("1", "+", "1", "\n")
 (NEWLINE,) = ids("\n")
 OPEN = ids("\\[", "1", "\n")
+FOREIGN = 7
+"""An end token of the server that the tokenizer's folder does not name."""
 DONE: dict[str, Any] = {"stop_reason": None}
 ENDS: list[tuple[SamplingParams, list[Callable[[Any], object]], list[tuple[str, int, str]]]] = [
     # The model ended, and its end token is not among the ids.
@@ -221,6 +229,43 @@ def test_a_chain_by_ids_ends_where_the_model_did(
     assert len(server.bodies) == len(changes)
     assert all(step.logprob is None for step in found.steps)
     assert policy.num_surplus == 0
+
+
+@pytest.mark.parametrize("field", ["stop_reason", "matched_stop"])
+@pytest.mark.parametrize(
+    ("params", "written", "expected"),
+    [
+        (STEP, [*LINE[:3], FOREIGN], [("1+1", 3, "eos")]),
+        (STEP, [FOREIGN], [("", 0, "eos")]),
+        (STEP, [*OPEN[:-1], FOREIGN], [("\\[1", len(OPEN) - 1, "eos")]),
+        (END, [*LINE, *LINE[:3], FOREIGN], [("1+1\n", 4, "step"), ("1+1", 3, "eos")]),
+        (END, [*LINE, FOREIGN], [("1+1\n", 4, "eos")]),
+        (replace(STEP, max_step_tokens=4), [*LINE[:3], FOREIGN], [("1+1", 3, "eos")]),
+    ],
+)
+def test_an_end_token_that_only_the_server_knows_ends_the_chain_and_is_not_in_it(
+    server: FaultyServer, connect: Connect, params: Any, written: Any, expected: Any, field: str
+) -> None:
+    policy = connect("ids")
+    server.change = by_ids(written, **{field: FOREIGN})
+    server.faults.append("changed")
+    found = sample(policy, params)
+    assert brief(found.steps) == expected
+    assert all(FOREIGN not in step.token_ids for step in found.steps)
+    assert policy.num_surplus == 1
+    assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize("params", [STEP, END])
+@pytest.mark.parametrize("field", ["stop_reason", "matched_stop"])
+def test_a_token_that_stops_a_text_is_the_models_end_never_the_separator(
+    server: FaultyServer, connect: Connect, params: SamplingParams, field: str
+) -> None:
+    policy = connect("text")
+    server.change = by_text("1+1", 4, **{field: FOREIGN})
+    server.faults.append("changed")
+    assert brief(sample(policy, params).steps) == [("1+1", 4, "eos")]
+    assert len(server.bodies) == 1
 
 
 @pytest.mark.parametrize(
