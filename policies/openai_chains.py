@@ -132,6 +132,7 @@ class ByText:
                 prompt=prompt + text,
                 stop=[self._rules.separator],
             )
+            self._check_stop(reply)
             replies.append(reply)
             count += counted(reply, limit)
             text += reply.text
@@ -146,6 +147,16 @@ class ByText:
                 return Step(text=text, stop="eos" if final else "step", count=count)
             if count >= min(left, params.max_step_tokens):
                 return Step(text=text, stop=_limit(params, count), count=count)
+
+    def _check_stop(self, reply: Reply) -> None:
+        """Raise `PolicyError` when the server wrote on behind the separator: that is no step."""
+        separator = self._rules.separator
+        if reply.text.partition(separator)[2].strip():
+            raise PolicyError(
+                f"the server wrote on behind the separator {separator!r}, at which it was told to"
+                " stop (stop), so its text is no step; use a server that knows stop, or"
+                " prompts=chat with search=best_of_n"
+            )
 
     def _stop(self, reply: Reply, params: SamplingParams, count: int) -> Stop:
         match reply.end:

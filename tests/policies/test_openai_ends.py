@@ -289,6 +289,29 @@ def test_a_server_that_overruns_is_refused(
         sample(policy, params)
 
 
+@pytest.mark.parametrize("params", [STEP, END])
+@pytest.mark.parametrize("finish", ["stop", "length"])
+def test_a_text_that_goes_on_behind_its_separator_is_no_step(
+    server: FaultyServer, connect: Connect, params: SamplingParams, finish: str
+) -> None:
+    policy = connect("text")
+    server.change = by_text("1 + 1 = 2\nso\n#### 2", 12, finish, stop_reason=None)
+    server.faults.append("changed")
+    with pytest.raises(PolicyError, match=r"wrote on behind the separator '\\n'.*prompts=chat"):
+        sample(policy, params)
+
+
+@pytest.mark.parametrize("text", ["1+1", "1+1\n", "1+1\n\n"])
+def test_a_text_may_hold_the_separator_at_its_end(
+    server: FaultyServer, connect: Connect, text: str
+) -> None:
+    policy = connect("text")
+    server.change = by_text(text, 4, stop_reason="\n")
+    server.faults.append("changed")
+    (step,) = sample(policy, STEP).steps
+    assert (step.text, step.stop) == (text.rstrip() + (text[3:] or "\n"), "step")
+
+
 def test_what_is_behind_an_end_that_the_server_cannot_see_is_surplus(
     server: FaultyServer, connect: Connect
 ) -> None:
