@@ -115,15 +115,25 @@ class ByText:
             prompt += step.text
             left -= step.num_tokens
             whole = params.until == "step" or len(steps) >= params.max_steps
-            if step.stop != "step" or whole or left < 1:
+            if step.stop != "step" or whole or left < 1 or self._room(prompt) < 1:
                 return Continued(tuple(steps), *prompt_tokens(replies))
+
+    def _room(self, text: str) -> int:
+        """Tokens that fit behind a text, counted as a server does that tokenises it whole."""
+        if self._server.max_length is None:
+            return UNLIMITED
+        ids = self._starts.tokenizer(text, verbose=False).input_ids  # a long text is no news
+        return self._server.max_length - len(ids)
 
     async def _step(
         self, prompt: str, seed: int, params: SamplingParams, left: int, replies: list[Reply]
     ) -> Step:
         text, count = "", 0
         while True:
-            limit = min(left, params.max_step_tokens) - count
+            room = self._room(prompt + text)
+            if room < 1:
+                return Step(text=text, stop="context", count=count)
+            limit = min(min(left, params.max_step_tokens) - count, room)
             reply = await self._server.ask(
                 "completions",
                 params,
@@ -134,9 +144,11 @@ class ByText:
             )
             self._check_stop(reply)
             replies.append(reply)
-            count += counted(reply, limit)
+            new = counted(reply, limit)
+            count += new
             text += reply.text
-            stop = self._stop(reply, params, count)
+            at_limit = _limit(params, count, is_full=new == room and count < left)
+            stop = self._stop(reply, at_limit)
             if stop == "step" and not reply.text.endswith(self._rules.separator):
                 text += self._rules.separator
             if stop != "step":
@@ -146,7 +158,7 @@ class ByText:
                 final = prefix is not None and text.lstrip().startswith(prefix)
                 return Step(text=text, stop="eos" if final else "step", count=count)
             if count >= min(left, params.max_step_tokens):
-                return Step(text=text, stop=_limit(params, count), count=count)
+                return Step(text=text, stop=at_limit, count=count)
 
     def _check_stop(self, reply: Reply) -> None:
         """Raise `PolicyError` when the server wrote on behind the separator: that is no step."""
@@ -158,14 +170,14 @@ class ByText:
                 " prompts=chat with search=best_of_n"
             )
 
-    def _stop(self, reply: Reply, params: SamplingParams, count: int) -> Stop:
+    def _stop(self, reply: Reply, at_limit: Stop) -> Stop:
         match reply.end:
             case "eos":
                 return "eos"
             case "stopped":
                 return "step"
             case "length":
-                return _limit(params, count)
+                return at_limit
         if reply.text.endswith(self._rules.separator):
             return "step"
         raise PolicyError(
@@ -198,8 +210,10 @@ def counted(reply: Reply, limit: int) -> int:
     return reply.num_tokens
 
 
-def _limit(params: SamplingParams, count: int) -> Stop:
-    return "length" if count >= params.max_step_tokens else "budget"
+def _limit(params: SamplingParams, count: int, *, is_full: bool) -> Stop:
+    if count >= params.max_step_tokens:
+        return "length"
+    return "context" if is_full else "budget"
 
 
 def _repeats(texts: Sequence[str], max_repeats: int) -> bool:

@@ -312,6 +312,46 @@ def test_a_text_may_hold_the_separator_at_its_end(
     assert (step.text, step.stop) == (text.rstrip() + (text[3:] or "\n"), "step")
 
 
+ROOM: list[tuple[SamplingParams, int, int, list[tuple[str, int, str]]]] = [
+    (STEP, 0, 0, [("", 0, "context")]),
+    (STEP, -9, 0, [("", 0, "context")]),
+    (STEP, 3, 3, [("1+1", 3, "context")]),
+    (STEP, 4, 4, [("1+1\n", 4, "step")]),
+    (END, 4, 4, [("1+1\n", 4, "step")]),
+    (END, 5, 1, [("1+1\n", 4, "step"), ("1", 1, "context")]),
+    (END, 10, 2, [("1+1\n", 4, "step")] * 2 + [("1+", 2, "context")]),
+    (replace(STEP, max_step_tokens=3), 3, 3, [("1+1", 3, "length")]),
+    (replace(END, max_tokens=5), 5, 1, [("1+1\n", 4, "step"), ("1", 1, "budget")]),
+    (replace(STEP, max_tokens=2), 3, 2, [("1+", 2, "budget")]),
+]
+
+
+@pytest.mark.parametrize(("params", "room", "last", "expected"), ROOM)
+def test_a_text_that_fills_the_context_ends_with_it(
+    server: FaultyServer,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    params: SamplingParams,
+    room: int,
+    last: int,
+    expected: Any,
+) -> None:
+    length = connect("text").count_prompt_tokens("How many?") + room
+    server.listed.append({"data": [{"id": "tiny", "max_model_len": length}]})
+    server.listed.popleft()
+
+    def write(path: str, body: dict[str, Any]) -> object:
+        count = min(body["max_tokens"], 4)
+        ended = {"stop_reason": "\n"} if count == 4 else {}
+        return by_text("1+1"[:count], count, "stop" if ended else "length", **ended)(None)
+
+    monkeypatch.setattr(server, "_write", write)
+    assert brief(sample(connect("text"), params).steps) == expected
+    for body in server.bodies:
+        assert len(ids(body["prompt"])) + body["max_tokens"] <= length
+    assert [body["max_tokens"] for body in server.bodies[-1:]] == [last][: len(server.bodies)]
+
+
 def test_what_is_behind_an_end_that_the_server_cannot_see_is_surplus(
     server: FaultyServer, connect: Connect
 ) -> None:
