@@ -16,6 +16,7 @@ from stepsearch.policies.openai_chains import ByText, Continuation, Server
 from stepsearch.policies.openai_chat import AsChat
 from stepsearch.policies.openai_client import OpenAIClient, Patience, RefusedError
 from stepsearch.policies.openai_ids import ByIds
+from stepsearch.policies.openai_models import set_length, set_size
 from stepsearch.policies.prompt import PromptFormat
 from stepsearch.policies.starts import Starts, choose_format
 from stepsearch.policies.text import StepRules
@@ -76,6 +77,8 @@ class OpenAIPolicy:
             raise ConfigurationError(
                 f"prompts={prompts!r} is not one of {', '.join(get_args(Prompts))}"
             )
+        max_length = set_length("policy.max_length", max_length)
+        num_parameters = set_size("policy.num_parameters", num_parameters)
         form = choose_format(prompt_format, None)
         self.client = OpenAIClient(base_url, api_key_variable, Patience(**(server or {})))
         self.num_surplus = 0

@@ -126,7 +126,7 @@ class OpenAIClient:
                 f"model={model}: the server at {self._http.base_url} has"
                 f" {', '.join(sorted(listed))}; give one of these names"
             )
-        return max_length or known_length(model, listed.get(model))
+        return known_length(model, listed.get(model)) if max_length is None else max_length
 
     def _listed(self) -> dict[str, object]:
         """What the server tells of its models' lengths; nothing where it has no list."""

@@ -1,4 +1,4 @@
-"""What a server's list of models tells."""
+"""What is set of a served model, and what a server's list of models tells."""
 
 from __future__ import annotations
 
@@ -6,6 +6,28 @@ import json
 
 from stepsearch.policies.openai_fields import items, mapping, shown, string
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import whole
+
+
+def set_length(name: str, value: object) -> int | None:
+    """A longest sequence that a user sets; None takes what the server tells.
+
+    Raises:
+        ConfigurationError: it is no length.
+    """
+    hint = "null (None) takes what the server tells"
+    return None if value is None else whole(name, value, least=1, hint=hint)
+
+
+def set_size(name: str, value: object) -> int | None:
+    """A number of parameters that a user sets, in whatever way it is written; None is unknown.
+
+    Raises:
+        ConfigurationError: no model has as many.
+    """
+    if isinstance(value, float) and value.is_integer():  # 1.5e9
+        value = int(value)
+    return None if value is None else whole(name, value, least=1, hint="null (None) is unknown")
 
 
 def read_lengths(content: bytes) -> dict[str, object]:

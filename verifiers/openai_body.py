@@ -17,6 +17,7 @@ from torch import Tensor
 from stepsearch.policies.loading import load_tokenizer
 from stepsearch.policies.openai_client import OpenAIClient, Patience, RefusedError
 from stepsearch.policies.openai_fields import BadReplyError
+from stepsearch.policies.openai_models import set_length, set_size
 from stepsearch.search.contracts import ScoreFailure, StepScores
 from stepsearch.search.errors import ConfigurationError, VerifierError
 from stepsearch.verifiers.formats.readout import HeadFormat, TokensFormat
@@ -71,8 +72,9 @@ class OpenAIBody:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         _check_route(route, format)
+        max_length = set_length("verifier.max_length", max_length)
+        self.num_parameters = set_size("verifier.num_parameters", num_parameters)
         self.tokenizer = load_tokenizer(tokenizer or model, revision)
-        self.num_parameters = num_parameters
         self._salted = False
         self.client = OpenAIClient(base_url, api_key_variable, Patience(**(server or {})))
         with self.client.closed_on_error():

@@ -211,6 +211,26 @@ def test_a_length_that_cannot_be_is_refused_unless_one_is_set(
     assert sample(connect(max_length=512), STEP, [1])
 
 
+SIZES = [
+    *[(name, value) for name in ("max_length", "num_parameters") for value in (-5, 0, 1.5, "abc")],
+    *[("num_parameters", value) for value in (True, float("nan"), float("inf"))],
+]
+
+
+@pytest.mark.parametrize(("name", "value"), SIZES)
+def test_a_size_that_cannot_be_is_refused_before_anything_is_asked(
+    folder: Path, name: str, value: Any
+) -> None:
+    settings = {"base_url": "http://127.0.0.1:9/v1", "model": "tiny", "tokenizer": folder}
+    with pytest.raises(ConfigurationError, match=rf"policy\.{name}={value!r} must be a whole"):
+        OpenAIPolicy(**settings, **{name: value})
+
+
+def test_a_number_of_parameters_may_be_written_with_an_exponent(connect: Connect) -> None:
+    assert connect(num_parameters=1.5e9).spec.num_parameters == 1_500_000_000
+    assert connect(num_parameters=None).spec.num_parameters is None
+
+
 def test_a_refusal_is_not_repeated(server: FaultyServer, connect: Connect) -> None:
     policy = connect()
     server.faults.append("400")

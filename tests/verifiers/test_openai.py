@@ -293,6 +293,20 @@ def test_a_wrong_address_or_name_is_told_at_once(server: JudgeServer, connect: C
         connect(base_url="http://127.0.0.1:9/v1")
 
 
+SIZES = [
+    *[(name, value) for name in ("max_length", "num_parameters") for value in (-5, 0, 1.5, "abc")],
+    *[("num_parameters", value) for value in (True, float("nan"), float("inf"))],
+]
+
+
+@pytest.mark.parametrize(("name", "value"), SIZES)
+def test_a_size_that_cannot_be_is_refused_before_anything_is_asked(
+    connect: Connect, name: str, value: Any
+) -> None:
+    with pytest.raises(ConfigurationError, match=rf"verifier\.{name}={value!r} must be a whole"):
+        connect(base_url="http://127.0.0.1:9/v1", **{name: value})
+
+
 def test_a_length_that_nobody_knows_must_be_set(
     server: JudgeServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
