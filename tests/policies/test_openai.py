@@ -239,6 +239,23 @@ def test_a_refusal_is_not_repeated(server: FaultyServer, connect: Connect) -> No
     assert len(server.bodies) == 1
 
 
+def test_one_filtered_choice_ends_the_problem_with_the_reason(
+    server: FaultyServer, connect: Connect
+) -> None:
+    policy = connect(server=FAST | {"concurrency": 1})
+    server.change = lambda answer: {
+        "choices": [answer["choices"][0] | {"finish_reason": "content_filter"}]
+    }
+    server.faults.extend(["none", "none", "changed", "none"])
+    solution = Engine(policy=policy, strategy=BestOfN(n=4), sampling=END, select="majority").solve(
+        QUESTION
+    )
+    assert solution.stop == "policy_failed"
+    assert "finish_reason='content_filter' is neither stop nor length" in (solution.error or "")
+    assert len(server.bodies) <= 4, "it is not asked again"
+    assert len(solution.candidates) < 4, "a filtered answer has no vote"
+
+
 def test_requests_at_once_are_bounded(server: FaultyServer, connect: Connect) -> None:
     policy = connect(server=FAST | {"concurrency": 3, "timeout": 20.0})
     server.gathers = 3
