@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from stepsearch.policies.openai_fields import BadReplyError, parse, start_of
+from stepsearch.policies.openai_fields import BadReplyError, excerpt, parse, start_of
 from stepsearch.policies.openai_models import known_length, read_lengths
 from stepsearch.search.background import BackgroundLoop
 from stepsearch.search.errors import ConfigurationError, ModelNotFoundError
@@ -90,11 +90,7 @@ class OpenAIClient:
     def __init__(self, base_url: str, api_key_variable: str, patience: Patience) -> None:
         import httpx2
 
-        if not base_url.startswith(("http://", "https://")):
-            raise ConfigurationError(
-                f"base_url={base_url!r} must begin with http:// or https://, and most often ends"
-                " with /v1"
-            )
+        _check_address(base_url)
         key = os.environ.get(api_key_variable)
         self._patience = patience
         self._failures = (httpx2.TransportError, httpx2.DecodingError)
@@ -141,6 +137,8 @@ class OpenAIClient:
             raise ModelNotFoundError(
                 f"base_url={self._http.base_url}: the list of models cannot be read: {error}"
             ) from error
+        except RefusedError as error:
+            raise ModelNotFoundError(f"base_url={self._http.base_url}: {error}") from error
         except (ConnectionError, TimeoutError) as error:
             raise ModelNotFoundError(
                 f"base_url={self._http.base_url}: no server answers there ({error}); start it,"
@@ -201,6 +199,7 @@ class OpenAIClient:
 
         Raises:
             ConnectionError, TimeoutError: no whole answer came.
+            RefusedError: it was redirected; the key is not for whoever is there.
         """
         url = self._http.base_url.join(path)
         try:
@@ -208,6 +207,13 @@ class OpenAIClient:
                 asyncio.timeout(self._patience.timeout),
                 self._http.stream(method, path, json=body) as reply,
             ):
+                if 300 <= reply.status_code < 400:
+                    place = reply.headers.get("location", "a place that it does not name")
+                    raise RefusedError(
+                        reply.status_code,
+                        f"{url} is redirected to {excerpt(place)}, and no redirection is followed;"
+                        " set base_url to the server's own address",
+                    )
                 wait = reply.headers.get("retry-after", "")
                 return _Answer(reply.status_code, wait, await _content(reply))
         except (TimeoutError, self._timeouts) as error:
@@ -237,6 +243,27 @@ class OpenAIClient:
     def close(self) -> None:
         """Close all connections. Closing twice does nothing."""
         self.loop.submit(self._http.aclose()).result(timeout=10)
+
+
+def _check_address(base_url: str) -> None:
+    """Raise `ConfigurationError` when nothing can be asked there."""
+    import httpx2
+
+    if not base_url.startswith(("http://", "https://")):
+        raise ConfigurationError(
+            f"base_url={base_url!r} must begin with http:// or https://, and most often ends with"
+            " /v1"
+        )
+    try:
+        url = httpx2.URL(base_url)
+    except httpx2.InvalidURL as error:
+        raise ConfigurationError(f"base_url={base_url!r} is no address: {error}") from error
+    if not url.host:
+        raise ConfigurationError(f"base_url={base_url!r} names no host")
+    if url.port is not None and not 0 < url.port < 1 << 16:
+        raise ConfigurationError(
+            f"base_url={base_url!r}: port {url.port} must be between 1 and 65535"
+        )
 
 
 async def _content(reply: httpx2.Response) -> bytes:

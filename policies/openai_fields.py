@@ -36,7 +36,8 @@ def parse(content: bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:  # the latter when it is nested without end
-        raise BadReplyError(f"the answer is no JSON: {start_of(content)}") from error
+        sent = start_of(content) or "its body is empty"
+        raise BadReplyError(f"the answer is no JSON: {sent}") from error
     return mapping(found, "answer")
 
 

@@ -239,6 +239,44 @@ def test_a_refusal_is_not_repeated(server: FaultyServer, connect: Connect) -> No
     assert len(server.bodies) == 1
 
 
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirection_is_told_and_not_repeated(
+    server: FaultyServer, connect: Connect, status: int
+) -> None:
+    policy = connect()
+    server.faults.append(f"{status}")
+    words = rf"HTTP {status}: .*/v1/completions is redirected to /elsewhere.*set base_url"
+    with pytest.raises(PolicyError, match=words):
+        sample(policy, STEP, [1])
+    assert len(server.bodies) == 1
+    server.moved = True
+    with pytest.raises(ModelNotFoundError, match=r"base_url=.*HTTP 307: .*set base_url"):
+        connect()
+
+
+def test_an_empty_body_is_told(server: FaultyServer, connect: Connect) -> None:
+    policy = connect()
+    server.faults.extend(["blank"] * 3)
+    with pytest.raises(PolicyError, match="no JSON: its body is empty"):
+        sample(policy, STEP, [1])
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://127.0.0.1:99999/v1", "port 99999 must be between 1 and 65535"),
+        ("http://127.0.0.1:0/v1", "port 0 must be"),
+        ("http://127.0.0.1:abc/v1", "is no address: Invalid port: 'abc'"),
+        ("http://[::1/v1", "is no address"),
+        ("http:///v1", "names no host"),
+    ],
+)
+def test_an_address_that_cannot_be_is_told(folder: Path, url: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as error:
+        OpenAIPolicy(base_url=url, model="tiny", tokenizer=folder)
+    assert str(error.value).startswith(f"base_url={url!r}")
+
+
 def test_one_filtered_choice_ends_the_problem_with_the_reason(
     server: FaultyServer, connect: Connect
 ) -> None:

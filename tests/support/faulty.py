@@ -29,6 +29,7 @@ class FaultyServer:
         gathers: no request is answered before so many were in flight together.
         change: what the fault `changed` makes of an answer; a text is sent as it is.
         listed: what /models answers, one after the other; the last stays.
+        moved: whether /models redirects.
     """
 
     def __init__(self, tokenizer: Any, sends: set[str]) -> None:
@@ -42,6 +43,7 @@ class FaultyServer:
         self.dropped = 0
         self.url = ""
         self.change: Callable[[Any], object] = lambda answer: answer
+        self.moved = False
         self.listed: deque[object] = deque([{"data": [{"id": "tiny", "max_model_len": 512}]}])
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -67,6 +69,8 @@ class FaultyServer:
 
     async def _answer(self, path: str, body: Any, writer: asyncio.StreamWriter) -> None:
         if path.endswith("/models"):
+            if self.moved:
+                return await self._send(writer, 307, "", Location="/elsewhere")
             listed = self.listed.popleft() if len(self.listed) > 1 else self.listed[0]
             return await self._send(writer, 200, json.dumps(listed))
         self.bodies.append(body)
@@ -77,11 +81,14 @@ class FaultyServer:
             finally:
                 self.dropped += 1
         if fault.isdigit():
-            return await self._send(writer, int(fault), "no", retry_after="0.01")
+            extra = {"Location": "/elsewhere"} if fault[0] == "3" else {"Retry-After": "0.01"}
+            return await self._send(writer, int(fault), "no", **extra)
         if fault == "empty":
             return await self._send(writer, 200, json.dumps({"choices": []}))
         if fault == "html":
             return await self._send(writer, 200, "<html>")
+        if fault == "blank":
+            return await self._send(writer, 200, "")
         await asyncio.sleep(0.001)
         while self.most_at_once < self.gathers:
             await asyncio.sleep(0.001)
@@ -108,10 +115,10 @@ class FaultyServer:
         raise ConnectionError("nobody reads any more")
 
     async def _send(
-        self, writer: asyncio.StreamWriter, status: int, text: str, retry_after: str = ""
+        self, writer: asyncio.StreamWriter, status: int, text: str, **headers: str
     ) -> None:
         data = text.encode()
-        extra = f"Retry-After: {retry_after}\r\n" if retry_after else ""
+        extra = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         writer.write(
             f"HTTP/1.1 {status} X\r\n{extra}Content-Length: {len(data)}\r\n\r\n".encode() + data
         )
