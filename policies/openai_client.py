@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -225,11 +226,8 @@ class OpenAIClient:
 
     def _wait(self, attempt: int, error: Exception) -> float:
         longest = min(self._patience.first_wait * 2.0 ** (attempt - 1), _LONGEST_WAIT)
-        asked_for = 0.0
-        for note in getattr(error, "__notes__", ()):
-            with contextlib.suppress(ValueError):
-                asked_for = min(float(note), _LONGEST_WAIT)
-        return max(asked_for, self._random.uniform(0.5, 1.0) * longest)
+        asked_for = max(map(_seconds, getattr(error, "__notes__", ())), default=0.0)
+        return max(min(asked_for, _LONGEST_WAIT), self._random.uniform(0.5, 1.0) * longest)
 
     @contextlib.contextmanager
     def closed_on_error(self) -> Iterator[None]:
@@ -243,6 +241,14 @@ class OpenAIClient:
     def close(self) -> None:
         """Close all connections. Closing twice does nothing."""
         self.loop.submit(self._http.aclose()).result(timeout=10)
+
+
+def _seconds(retry_after: str) -> float:
+    """Seconds that a server asks to wait; none where it names a date or no number."""
+    with contextlib.suppress(ValueError):
+        seconds = float(retry_after)
+        return seconds if math.isfinite(seconds) else 0.0
+    return 0.0
 
 
 def _check_address(base_url: str) -> None:

@@ -239,6 +239,24 @@ def test_a_refusal_is_not_repeated(server: FaultyServer, connect: Connect) -> No
     assert len(server.bodies) == 1
 
 
+@pytest.mark.parametrize(
+    ("retry_after", "least", "most"),
+    [
+        *((told, 0.5, 1.0) for told in ("", "nan", "inf", "-inf", "-5", "0", "soon", "0.1")),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", 0.5, 1.0),
+        ("7", 7.0, 7.0),
+        ("1e9", 30.0, 30.0),
+    ],
+)
+def test_a_wait_is_what_a_server_asks_for_or_the_backoff(
+    connect: Connect, retry_after: str, least: float, most: float
+) -> None:
+    busy = ConnectionError("HTTP 429")
+    busy.add_note(retry_after)
+    client = connect(server={"first_wait": 1.0}).client
+    assert least <= client._wait(1, busy) <= most
+
+
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_a_redirection_is_told_and_not_repeated(
     server: FaultyServer, connect: Connect, status: int
