@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _SHOWN = 300
+_ROUNDING = 1e-3
+"""How far above 0 half precision may put the logarithm of a probability."""
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 120
 
@@ -90,6 +92,14 @@ def number(value: object, name: str) -> float:
         return float(value)  # type: ignore[arg-type]  # the two types above
     except OverflowError as error:
         raise _bad(value, name, "a number that a float can hold") from error
+
+
+def logprob(value: object, name: str) -> float:
+    """A log-probability: of at most 1, but for rounding."""
+    found = number(value, name)
+    if found > _ROUNDING:
+        raise _bad(value, name, "a log-probability, which is never positive,")
+    return found
 
 
 def prompt_usage(usage: Mapping[str, Any]) -> tuple[int | None, int | None]:

@@ -9,8 +9,8 @@ from stepsearch.policies.openai_fields import (
     BadReplyError,
     first,
     items,
+    logprob,
     mapping,
-    number,
     optional,
     prompt_usage,
     shown,
@@ -109,7 +109,7 @@ def _tokens(
     if None in values or len(values) != len(texts):
         return None, None
     pieces = tuple(string(text, "the text of a token") for text in texts)
-    return pieces, tuple(number(value, "the logprob of a token") for value in values)
+    return pieces, tuple(logprob(value, "the logprob of a token") for value in values)
 
 
 def _end(choice: Mapping[str, Any], stop_ids: Collection[int]) -> tuple[End | None, int | None]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stepsearch.policies.openai_client import OpenAIClient
-from stepsearch.policies.openai_fields import first, items, number, optional
+from stepsearch.policies.openai_fields import first, items, logprob, optional
 from stepsearch.verifiers.openai_answers import (
     UnreadableError,
     count_tokens,
@@ -123,7 +123,7 @@ class ByCompletion:
                     f"{text!r} ({token}) is not among the {len(told)} most likely tokens that the"
                     " server tells; vLLM from 0.26 tells the tokens that it is asked for"
                 )
-            row.append(number(found[0], f"the logprob of {text!r}"))
+            row.append(logprob(found[0], f"the logprob of {text!r}"))
         if max(row) <= _IMPOSSIBLE:
             raise UnreadableError(f"the server calls {self._texts} both impossible")
         return torch.tensor([row])

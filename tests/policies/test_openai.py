@@ -157,6 +157,8 @@ CHOICES: list[tuple[dict[str, Any], str]] = [
     ({"logprobs": [1]}, r"logprobs=\[1\]"),
     ({"logprobs": {"content": [None]}}, "logprobs.content"),
     ({"logprobs": {"content": [{"token": 1, "logprob": -1.0}]}}, "the text of a token=1"),
+    ({"logprobs": {"content": [{"token": "1", "logprob": 0.5}]}}, "=0.5, .*never positive"),
+    ({"logprobs": {"tokens": ["1"], "token_logprobs": [0.5]}}, "=0.5, .*never positive"),
     ({"logprobs": {"content": [{"token": "1", "logprob": "x"}]}}, "the logprob of a token='x'"),
 ]
 

@@ -69,7 +69,9 @@ class JudgeServer(FaultyServer):
         return [*values[:-1], None] if self.hole else list(values)
 
     def _logprobs(self, ids: list[int]) -> dict[str, Any]:
-        told = dict(zip(self.tokens, outputs(ids, 2), strict=True))
+        logits = outputs(ids, 2)
+        total = math.log(sum(map(math.exp, logits)))
+        told = dict(zip(self.tokens, [logit - total for logit in logits], strict=True))
         if self.form == "others":
             told = {3: -0.1}
         texts = {i: self._decode([i]) for i in told}

@@ -241,6 +241,10 @@ MALFORMED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"choices": [{"logprobs": [1]}]}, r"logprobs=\[1\]"),
     ({}, {"choices": [{"logprobs": {"top_logprobs": [None]}}]}, r"top_logprobs\[0\]=None"),
     ({}, {"choices": [{"logprobs": {"top_logprobs": [{"+": "x", "-": 1}]}}]}, r"'\+'='x'"),
+    *(
+        ({}, {"choices": [{"logprobs": {"top_logprobs": [{"+": high, "-": -1.0}]}}]}, "never posi")
+        for high in (0.5, 12, float("inf"))
+    ),
     ({}, {"choices": [{"logprobs": {"content": [{"top_logprobs": 1}]}}]}, "top_logprobs=1"),
     ({}, {"usage": {"prompt_tokens_details": "abc"}}, "prompt_tokens_details='abc'"),
     ({}, {"usage": {"prompt_tokens_details": {"cached_tokens": 999}}}, "cached_tokens=999"),
@@ -261,6 +265,18 @@ def test_a_malformed_answer_is_asked_again_and_then_an_error(
     with pytest.raises(VerifierError, match=f"prm: .*{words}"):
         score(verifier, chain)
     assert not server.faults
+
+
+def test_a_log_probability_of_certainty_may_be_rounded(
+    server: JudgeServer, connect: Connect
+) -> None:
+    verifier = connect()
+    told = {"logprobs": {"top_logprobs": [{"+": 1e-6, "-": -20.0}]}}
+    server.change = lambda answer: answer | {"choices": [told]}
+    server.faults.append("changed")
+    (found,) = score(verifier, chain_of(QUESTION, STEPS[:1]))
+    assert found.values == pytest.approx([1.0])
+    assert found.values[0] <= 1.0
 
 
 def test_a_malformed_answer_is_told_when_loaded(server: JudgeServer, connect: Connect) -> None:
