@@ -116,13 +116,20 @@ def gradable(
     return Gradable(problems=tuple(kept), excluded=tuple(excluded))
 
 
-def extraction_alarm(num_answers: int, num_samples: int) -> str | None:
-    """A warning when so few samples held an answer that accuracy says little; else None."""
-    if num_samples == 0 or num_answers >= MIN_EXTRACTION_RATE * num_samples:
+def extraction_alarm(num_answers: int, num: int, what: str = "samples") -> str | None:
+    """A warning when so few held an answer that accuracy says little; else None.
+
+    Args:
+        num_answers: those with an answer.
+        num: all of them.
+        what: they are; `problems` have none when their budget ended before any chain did, too.
+    """
+    if num == 0 or num_answers >= MIN_EXTRACTION_RATE * num:
         return None
+    budget = " or the budget, which may end before any chain does" if what == "problems" else ""
     return (
-        f"only {num_answers} of {num_samples} samples ({num_answers / num_samples:.0%}) hold an "
-        "answer that can be read; check the task, the prompt format and the token limits"
+        f"only {num_answers} of {num} {what} ({num_answers / num:.0%}) hold an answer that can be "
+        f"read; check the task, the prompt format and the token limits{budget}"
     )
 
 

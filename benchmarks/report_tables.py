@@ -69,8 +69,8 @@ def difficulty_table(methods: Iterable[Method]) -> Table:
         meta = [told[name] for name in ids]
         for key in sorted({key for entry in meta for key in entry}):
             values = [printable(str(entry.get(key))) for entry in meta]
-            if not 1 < len(set(values)) <= _MAX_GROUPS:
-                continue
+            if not 1 < len(set(values)) <= min(_MAX_GROUPS, len(values) // 2):
+                continue  # one group, or hardly more than a problem in each, as with a solution
             for value in sorted(set(values)):
                 rows = [name for name, v in zip(ids, values, strict=True) if v == value]
                 estimate = accuracies(take(outcomes, ids, rows))[0]

@@ -126,7 +126,7 @@ def summarize(rows: Sequence[Row], problems: Gradable) -> dict[str, Any]:
         "excluded": list(problems.excluded),
         "failed": [row["id"] for row in rows if row["stop"] in FAILED_STOPS],
         "extraction_rate": num_answers / len(rows),
-        "extraction_alarm": extraction_alarm(num_answers, len(rows)),
+        "extraction_alarm": extraction_alarm(num_answers, len(rows), "problems"),
         "step_alarm": step_alarm([row["steps"] for row in rows]),
         "usage": {key: _total(rows, key) for key in USAGE},
         "grader": rows[0]["grader"],

@@ -8,6 +8,7 @@ from typing import Any
 
 from stepsearch.search.background import background
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.requirements import require_part
 
 Check = Callable[[], Coroutine[Any, Any, None]]
 
@@ -36,12 +37,13 @@ def require(condition: object, message: str) -> None:
 
 
 def require_object(kind: str, given: object) -> None:
-    """Raise `ConfigurationError` when a class was given where an object belongs."""
+    """Raise `ConfigurationError` unless it is an object that can be one at all, and no class."""
     if isinstance(given, type):
         raise ConfigurationError(
             f"check_{kind} takes an object, not the class {given.__name__}; "
             f"give check_{kind}({given.__name__}(...))"
         )
+    require_part("search" if kind == "strategy" else kind, given)
 
 
 def run_checks(name: str, checks: Mapping[str, Check], timeout: float) -> list[str]:

@@ -38,7 +38,7 @@ def check_policy(policy: Policy, *, question: str = QUESTION, timeout: float = 1
 
     Raises:
         ConformanceError: what is wrong, and what to do.
-        ConfigurationError: a class was given, not an object.
+        ConfigurationError: a class was given, or an object that lacks a part.
     """
     require_object("policy", policy)
     suite = _Suite(policy, question)

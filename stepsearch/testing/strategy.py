@@ -38,7 +38,7 @@ def check_strategy(strategy: Strategy, *, timeout: float = 60.0) -> list[str]:
 
     Raises:
         ConformanceError: what is wrong, and what to do.
-        ConfigurationError: a class was given, not an object.
+        ConfigurationError: a class was given, or an object that lacks a part.
     """
     require_object("strategy", strategy)
     suite = _Suite(strategy)

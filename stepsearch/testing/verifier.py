@@ -44,7 +44,7 @@ def check_verifier(
 
     Raises:
         ConformanceError: what is wrong, and what to do.
-        ConfigurationError: a class was given, not an object.
+        ConfigurationError: a class was given, or an object that lacks a part.
     """
     require_object("verifier", verifier)
     given = list(chains) if chains is not None else [chain_of(QUESTION, s) for s in SOLUTIONS]

@@ -63,5 +63,7 @@ def test_an_alarm_for_too_few_answers() -> None:
     assert extraction_alarm(0, 0) is None
     alarm = extraction_alarm(12, 100)
     assert alarm is not None
-    assert "12 of 100" in alarm
+    assert "12 of 100 samples" in alarm
     assert "prompt format" in alarm
+    assert "budget" not in alarm
+    assert "the budget" in str(extraction_alarm(12, 100, "problems"))

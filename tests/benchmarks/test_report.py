@@ -16,7 +16,7 @@ from stepsearch.benchmarks.equal_compute import Baseline, compare
 from stepsearch.benchmarks.pairs import pairs_table
 from stepsearch.benchmarks.problem_sets import same_problems
 from stepsearch.benchmarks.readout import Row
-from stepsearch.benchmarks.report_tables import accuracy_table, coverage_table
+from stepsearch.benchmarks.report_tables import accuracy_table, coverage_table, difficulty_table
 from stepsearch.benchmarks.run_data import Method, RunData, methods_of, read_runs
 from stepsearch.benchmarks.statistics import Outcomes
 from stepsearch.cli import main
@@ -316,6 +316,17 @@ def test_a_baseline_at_the_same_cost(cost: float, samples: float, accuracy: floa
         assert found.difference is not None
         assert found.baseline.value == pytest.approx(accuracy)
         assert found.difference.value == pytest.approx(0.5 - accuracy)
+
+
+def test_difficulty_needs_groups_of_several_problems() -> None:
+    given = method("a", [1, 0, 1, 1], 1)
+    metas = [{"steps": i % 2, "solution": f"so {i}", "set": "x"} for i in range(4)]
+    rows = [row | {"meta": json.dumps(m)} for row, m in zip(given.first.rows, metas, strict=True)]
+    found = difficulty_table([replace(given, runs=(replace(given.first, rows=rows),))])
+    assert [(row["by"], row["value"], row["problems"]) for row in found] == [
+        ("steps", "0", 2),
+        ("steps", "1", 2),
+    ]
 
 
 def test_coverage_is_a_share_of_all_problems() -> None:

@@ -40,6 +40,19 @@ def test_our_verifiers_pass() -> None:
     check_verifier(growing)
 
 
+class Bare:
+    """Has no spec, count_tokens or run."""
+
+    async def score(self, chains: object) -> list[object]:
+        return []
+
+
+@pytest.mark.parametrize("check", [check_verifier, check_policy, check_strategy])
+def test_an_object_that_lacks_a_part_is_told_which(check: Callable[[Any], object]) -> None:
+    with pytest.raises(ConfigurationError, match=r"Bare has no (spec|run)"):
+        check(Bare())
+
+
 class Broken:
     """The rule, with something wrong."""
 

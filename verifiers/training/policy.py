@@ -87,6 +87,7 @@ def train_policy(settings: PolicySettings, format: dict[str, Any] | PromptFormat
     started = time.perf_counter()
     form = format if isinstance(format, PromptFormat) else PromptFormat.from_mapping(format)
     tokenizer = load_tokenizer(settings.base)
+    torch.manual_seed(settings.optimisation.seed)  # of the adapter's first weights
     model = load_base(settings.base, settings.optimisation.device)
     encode = _Encoder(tokenizer, form)
     questions = [q for path in settings.questions for q in read_questions(path) if q.solution]

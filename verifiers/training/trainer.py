@@ -28,6 +28,7 @@ from stepsearch.policies.adapters import WEIGHTS, check_base
 from stepsearch.policies.loading import find_model, model_hash, pick_device
 from stepsearch.policies.shipped import find_adapter
 from stepsearch.search.errors import ConfigurationError, ModelNotFoundError
+from stepsearch.search.parameters import whole
 from stepsearch.verifiers.training.folder import save_adapter
 
 _log = logging.getLogger(__name__)
@@ -62,6 +63,9 @@ class Optimisation:
     Attributes:
         epochs: passes over the examples.
         batch_size: examples a step.
+        micro_batch: the most examples that are in memory at once; None takes the whole batch. A
+            step then has several passes: a policy's gradient is the same, a verifier's weighs the
+            passes alike.
         learning_rate: at its highest; it rises over the first steps and falls to 0 linearly.
         warmup: share of the steps in which it rises.
         weight_decay: of AdamW.
@@ -74,6 +78,7 @@ class Optimisation:
 
     epochs: float = 2
     batch_size: int = 32
+    micro_batch: int | None = None
     learning_rate: float = 5e-4
     warmup: float = 0.05
     weight_decay: float = 0.0
@@ -87,6 +92,14 @@ class Optimisation:
         for name in ("epochs", "batch_size", "learning_rate"):
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"optimisation.{name}={getattr(self, name)} must be > 0")
+        if self.micro_batch is not None:
+            whole("optimisation.micro_batch", self.micro_batch, least=1, hint="null for all")
+
+    @property
+    def num_passes(self) -> int:
+        """Passes of a step, all of them over as many examples."""
+        least = -(-self.batch_size // (self.micro_batch or self.batch_size))
+        return next(n for n in range(least, self.batch_size + 1) if self.batch_size % n == 0)
 
 
 class Examples(Dataset[dict[str, Any]]):
@@ -314,7 +327,8 @@ def _arguments(
     return TrainingArguments(
         output_dir=str(folder),
         max_steps=steps,
-        per_device_train_batch_size=optimisation.batch_size,
+        per_device_train_batch_size=optimisation.batch_size // optimisation.num_passes,
+        gradient_accumulation_steps=optimisation.num_passes,
         learning_rate=optimisation.learning_rate,
         lr_scheduler_type="linear",
         warmup_steps=max(1, round(steps * optimisation.warmup)),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 from support.tiny import save_tiny
@@ -165,6 +166,26 @@ def test_an_evaluation_at_an_epochs_end_is_made_once(base: Path, tmp_path: Path)
     record = json.loads((out / "training.json").read_text())
     steps = [e["step"] for e in record["history"] if "took" in e]
     assert steps == [record["examples"], 2 * record["examples"]]
+
+
+@pytest.mark.parametrize(
+    ("batch", "micro", "passes"), [(32, None, 1), (32, 8, 4), (32, 7, 8), (5, 3, 5), (4, 8, 1)]
+)
+def test_passes_of_a_step_are_alike(batch: int, micro: int | None, passes: int) -> None:
+    assert Optimisation(batch_size=batch, micro_batch=micro).num_passes == passes
+
+
+def test_a_step_in_several_passes_is_the_same_step(base: Path, tmp_path: Path) -> None:
+    found = []
+    for micro in (None, 8, 2):
+        optimisation = replace(CPU, epochs=2, micro_batch=micro)
+        given = policy_settings(base, tmp_path, optimisation=optimisation)
+        out = train_policy(replace(given, out=str(tmp_path / str(micro))), {"system": None})
+        found.append(load_file(out / "adapter_model.safetensors"))
+    at_once, again, parts = found
+    assert all(torch.equal(at_once[name], again[name]) for name in at_once), "a seed fixes it all"
+    for name, value in at_once.items():
+        torch.testing.assert_close(parts[name].float(), value.float(), atol=2e-3, rtol=2e-2)
 
 
 def test_going_on_from_an_adapter_begins_with_its_weights(base: Path, tmp_path: Path) -> None:
