@@ -39,7 +39,7 @@ together() {
 
 train_policy() {
   CUDA_VISIBLE_DEVICES=${gpus[0]} stepsearch train policy out="$work/$1" base="$base" questions="$2" held_out="$3" \
-    optimisation.checkpoints=1 optimisation.batch_size=64 optimisation.evaluations=3 "${@:4}"
+    optimisation.checkpoints=1 optimisation.batch_size=64 optimisation.micro_batch=null optimisation.evaluations=3 "${@:4}"
 }
 run_policy() { train_policy policy "$work/questions.jsonl" 0.07 ${POLICY:-$rate}; }
 run_half0() { train_policy half0 "$work/half0.jsonl" 0 ${HALF:-$rate optimisation.epochs=4}; }

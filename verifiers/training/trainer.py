@@ -89,9 +89,10 @@ class Optimisation:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "learning_rate"):
+        for name in ("epochs", "learning_rate"):
             if not getattr(self, name) > 0:
                 raise ConfigurationError(f"optimisation.{name}={getattr(self, name)} must be > 0")
+        whole("optimisation.batch_size", self.batch_size, least=1)
         if self.micro_batch is not None:
             whole("optimisation.micro_batch", self.micro_batch, least=1, hint="null for all")
 
