@@ -137,6 +137,7 @@ class ReplayVerifier:
         new = self._saved.path(node)[-chain.num_new :]
         parts = {name: self._values(part, new) for name, part in self._saved.scores.items()}
         values = parts.pop(self._spec.name)
+        parts = {name: part for name, part in parts.items() if part}  # a member was asked, or not
         notes = tuple(column.notes.get(step, "") for step in new[-len(values) :])
         return CarriedScores(values=values, notes=notes if any(notes) else (), parts=parts)
 

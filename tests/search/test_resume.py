@@ -29,10 +29,12 @@ from stepsearch.search.contracts import ScoreFailure
 from stepsearch.search.provenance import describe
 from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
+from stepsearch.search.strategies.dvts import Dvts
 from stepsearch.search.strategies.mcts import Mcts
 from stepsearch.search.trace import Trace, decode, encode
 from stepsearch.search.tree import Chain
 from stepsearch.search.types import Step
+from stepsearch.verifiers.ensemble import EnsembleVerifier
 from stepsearch.verifiers.scripted import ScriptedVerifier
 
 BEAM = Beam(n=8, width=2)
@@ -112,6 +114,23 @@ def test_a_longer_search_goes_on_from_a_shorter_one(short: Strategy, long: Strat
     assert resumed.usage.policy_tokens == whole.usage.policy_tokens
     assert resumed.usage.policy_calls == whole.usage.policy_calls > calls
     assert resumed.usage.verifier_calls == whole.usage.verifier_calls
+
+
+@pytest.mark.parametrize("incremental", [True, False])
+def test_members_that_were_not_asked_get_no_column(incremental: bool) -> None:
+    def search(tokens: int) -> Engine:
+        guide = hash_verifier(name="guide", incremental=incremental)
+        members = {"guide": guide, "other": hash_verifier(name="other")}
+        ensemble = EnsembleVerifier(members, guides=["guide"])
+        return engine(
+            Dvts(n=6, width=2), random_policy(), ensemble, budget=Budget(policy_tokens=tokens)
+        )
+
+    cut = search(8).solve("q")
+    resumed = search(13).resume(saved(search(8), cut))
+    whole = search(13).solve("q")
+    assert resumed.tree.scores.keys() == whole.tree.scores.keys()
+    assert tree_of(resumed) == tree_of(whole)
 
 
 def test_what_the_saved_search_has_is_not_asked_for_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -261,16 +262,17 @@ class _Progress(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if not logs or "loss" not in logs:
             return
+        pace = ""
         if self._began is None:
             self._began = (time.perf_counter(), state.global_step)
-            rate = 0.0
         else:
             begun, first = self._began
             rate = (state.global_step - first) / max(time.perf_counter() - begun, 1e-9)
-        left = (state.max_steps - state.global_step) / rate if rate else float("nan")
+            left = (state.max_steps - state.global_step) / rate if rate else math.inf
+            pace = f", {rate:.1f} steps/s, {left:.0f} s left"
         _log.info(
-            "step %d of %d, loss %.4f, learning rate %.2g, %.1f steps/s, %.0f s left",
-            *(state.global_step, state.max_steps, logs["loss"], logs["learning_rate"], rate, left),
+            "step %d of %d, loss %.4f, learning rate %.2g%s",
+            *(state.global_step, state.max_steps, logs["loss"], logs["learning_rate"], pace),
         )
 
 
