@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Literal
 
 from stepsearch.search.errors import ConfigurationError
-from stepsearch.search.parameters import require_text
+from stepsearch.search.instruction import Instructed
 from stepsearch.search.programs import blocks, extract_program, same_program, whole_program
 from stepsearch.search.sandbox import UNSAFE, Limits, Outcome, Sandbox, isolation
 
@@ -79,14 +79,14 @@ class Memo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PythonTask:
+class PythonTask(Instructed):
     """Problems whose answer is a program in Python.
 
     The gold answer is a text of `CodeTests`. Programs run when they are graded, never during the
     search, and never in this process: see `sandbox`.
 
     Attributes:
-        instruction: as in `MathTask`.
+        instruction: as in `Instructed`.
         limits: what a program may use.
         allow_unsafe: run programs without isolation where there is none. They can then do
             everything that this user can.
@@ -97,9 +97,6 @@ class PythonTask:
     limits: Limits = field(default_factory=Limits)
     allow_unsafe: bool = False
     memo: Memo = field(default_factory=Memo, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require_text("task.instruction", self.instruction)
 
     @property
     def name(self) -> str:
@@ -115,12 +112,6 @@ class PythonTask:
     def grader(self) -> str:
         """Who decides, with its version: to be stored with every result."""
         return f"tests, Python {platform.python_version()}, isolation: {self._sandbox().name}"
-
-    def word(self, question: str) -> str:
-        """The question with the instruction."""
-        if "{question}" in self.instruction:
-            return self.instruction.replace("{question}", question)
-        return f"{question}\n\n{self.instruction}" if self.instruction else question
 
     def extract(self, text: str) -> str | None:
         """The program of a solution; see `extract_program`."""

@@ -12,7 +12,7 @@ from typing import Literal, Protocol, runtime_checkable
 from stepsearch.search.answers import choice_letter, extract_choice, extract_line, extract_math
 from stepsearch.search.equality import MathEquality, shared_equality
 from stepsearch.search.errors import ConfigurationError
-from stepsearch.search.parameters import require_text
+from stepsearch.search.instruction import Instructed
 from stepsearch.search.python_task import PythonTask
 
 
@@ -89,27 +89,16 @@ def _grade(task: Task, text: str, gold: str) -> bool | None:
     return False if answer is None else task.equal(answer, gold)
 
 
-def _word(question: str, instruction: str) -> str:
-    if "{question}" in instruction:
-        return instruction.replace("{question}", question)
-    return f"{question}\n\n{instruction}" if instruction else question
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MathTask:
+class MathTask(Instructed):
     r"""Problems whose answer is a number or a formula.
 
     Attributes:
-        instruction: what the policy is told beside the question: put in the place of `{question}`
-            when that occurs, else after a blank line; empty leaves the question as it is.
+        instruction: as in `Instructed`.
         equality: decides on pairs of answers; all tasks share one by default.
     """
 
-    instruction: str = ""
     equality: MathEquality = field(default_factory=shared_equality, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        require_text("task.instruction", self.instruction)
 
     @property
     def name(self) -> str:
@@ -120,10 +109,6 @@ class MathTask:
     def grader(self) -> str:
         """Who decides where rules do not, with its version: to be stored with every result."""
         return f"math-verify {version('math-verify')}"
-
-    def word(self, question: str) -> str:
-        """The question with the instruction."""
-        return _word(question, self.instruction)
 
     def extract(self, text: str) -> str | None:
         r"""The last complete `\boxed{}`, else what follows `####`, else "the answer is"."""
@@ -143,26 +128,17 @@ class MathTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExactTask:
+class ExactTask(Instructed):
     """Problems whose answer is a text, equal when it agrees but for case, spaces and a full stop.
 
     Attributes:
-        instruction: as in `MathTask`.
+        instruction: as in `Instructed`.
     """
-
-    instruction: str = ""
-
-    def __post_init__(self) -> None:
-        require_text("task.instruction", self.instruction)
 
     @property
     def name(self) -> str:
         """The task's name."""
         return "exact"
-
-    def word(self, question: str) -> str:
-        """The question with the instruction."""
-        return _word(question, self.instruction)
 
     def extract(self, text: str) -> str | None:
         """What follows `####`, else "the answer is", else the last line."""
@@ -178,26 +154,17 @@ class ExactTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MultipleChoiceTask:
+class MultipleChoiceTask(Instructed):
     """Problems whose answer is one of the letters A to J.
 
     Attributes:
-        instruction: as in `MathTask`.
+        instruction: as in `Instructed`.
     """
-
-    instruction: str = ""
-
-    def __post_init__(self) -> None:
-        require_text("task.instruction", self.instruction)
 
     @property
     def name(self) -> str:
         """The task's name."""
         return "multiple_choice"
-
-    def word(self, question: str) -> str:
-        """The question with the instruction."""
-        return _word(question, self.instruction)
 
     def extract(self, text: str) -> str | None:
         """The capital letter that was chosen."""
