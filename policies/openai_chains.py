@@ -105,9 +105,10 @@ class ByText:
         before = list(chain.texts)
         steps: list[Step] = []
         replies: list[Reply] = []
-        left = params.max_tokens
+        left, room = params.max_tokens, self._room(prompt)
         while True:
-            step = await self._step(prompt, later_seed(seed, len(replies)), params, left, replies)
+            later = later_seed(seed, len(replies))
+            step = await self._step(prompt, room, later, params, left, replies)
             if step.stop == "step" and _repeats([*before, step.text], params.max_repeats):
                 step = Step(text=step.text, stop="loop", count=step.num_tokens)
             steps.append(step)
@@ -115,7 +116,7 @@ class ByText:
             prompt += step.text
             left -= step.num_tokens
             whole = params.until == "step" or len(steps) >= params.max_steps
-            if step.stop != "step" or whole or left < 1 or self._room(prompt) < 1:
+            if step.stop != "step" or whole or left < 1 or (room := self._room(prompt)) < 1:
                 return Continued(tuple(steps), *prompt_tokens(replies))
 
     def _room(self, text: str) -> int:
@@ -126,14 +127,17 @@ class ByText:
         return self._server.max_length - len(ids)
 
     async def _step(
-        self, prompt: str, seed: int, params: SamplingParams, left: int, replies: list[Reply]
+        self,
+        prompt: str,
+        room: int,
+        seed: int,
+        params: SamplingParams,
+        left: int,
+        replies: list[Reply],
     ) -> Step:
-        text, count = "", 0
-        while True:
-            room = self._room(prompt + text)
-            if room < 1:
-                return Step(text=text, stop="context", count=count)
-            limit = min(min(left, params.max_step_tokens) - count, room)
+        text, count, most = "", 0, min(left, params.max_step_tokens)
+        while room > 0:
+            limit = min(most - count, room)
             reply = await self._server.ask(
                 "completions",
                 params,
@@ -157,8 +161,10 @@ class ByText:
                 prefix = self._rules.final_prefix
                 final = prefix is not None and text.lstrip().startswith(prefix)
                 return Step(text=text, stop="eos" if final else "step", count=count)
-            if count >= min(left, params.max_step_tokens):
+            if count >= most:
                 return Step(text=text, stop=at_limit, count=count)
+            room = self._room(prompt + text)
+        return Step(text=text, stop="context", count=count)
 
     def _check_stop(self, reply: Reply) -> None:
         """Raise `PolicyError` when the server wrote on behind the separator: that is no step."""

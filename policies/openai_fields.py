@@ -95,7 +95,7 @@ def number(value: object, name: str) -> float:
 
 
 def logprob(value: object, name: str) -> float:
-    """A log-probability: of at most 1, but for rounding."""
+    """A log-probability: of at most 0, but for rounding."""
     found = number(value, name)
     if found > _ROUNDING:
         raise _bad(value, name, "a log-probability, which is never positive,")
