@@ -33,12 +33,14 @@ def same_problems(runs: Sequence[RunData]) -> list[list[RunData]]:
 def _cut(run: RunData, to: RunData) -> RunData | None:
     """The run as one over fewer problems; None where these are not among its own."""
     settings = run.settings | {_LIMIT: to.settings.get(_LIMIT)}
+    if _data(settings) != _data(to.settings):
+        return None
     rows = {row["id"]: row for row in run.rows}
     wanted = {row["id"]: row["gold"] for row in to.rows}
     cut = [rows[name] for name in wanted if name in rows]
     is_part = wanted.keys() <= rows.keys() | set(run.failed)
     is_same = all(row["gold"] == wanted[row["id"]] for row in cut)
-    if not (cut and is_part and is_same) or _data(settings) != _data(to.settings):
+    if not (cut and is_part and is_same):
         return None
     failed = tuple(name for name in run.failed if name in wanted or name in to.failed)
     return replace(run, settings=settings, problems=to.problems, rows=cut, failed=failed)

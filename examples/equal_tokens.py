@@ -99,14 +99,14 @@ def main() -> None:
         first = turn % len(searches)
         engines.append(start(options, turn + 1, searches[first:] + searches[:first]))
     try:
-        failed = [engine.wait() for engine in engines]
+        statuses = [engine.wait() for engine in engines]
     finally:
         for engine in engines:
             engine.send_signal(signal.SIGINT)  # nothing to one that has ended
-    for number, status in enumerate(failed):
+    for number, status in enumerate(statuses):
         if status:
             print(f"an engine failed: {options.runs / f'engine-{number}.log'}", file=sys.stderr)
-    sys.exit(any(failed))
+    sys.exit(any(statuses))
 
 
 if __name__ == "__main__":
