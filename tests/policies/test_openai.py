@@ -175,8 +175,7 @@ def test_a_malformed_answer_is_asked_again_and_then_an_error(
 
     policy = connect()
     expected = sample(policy, STEP, [1])
-    server.change = change
-    server.faults.extend(["changed"] * 2)
+    server.change_next(change, 2)
     assert sample(policy, STEP, [1]) == expected
     server.faults.extend(["changed"] * 3)
     with pytest.raises(PolicyError, match=words):
@@ -186,8 +185,7 @@ def test_a_malformed_answer_is_asked_again_and_then_an_error(
 
 def test_a_body_nested_without_end_is_an_error(server: FaultyServer, connect: Connect) -> None:
     policy = connect()
-    server.change = lambda answer: "[" * 100_000
-    server.faults.extend(["changed"] * 3)
+    server.change_next(lambda answer: "[" * 100_000, 3)
     with pytest.raises(PolicyError, match=r"no JSON: \[+\.\.\.$"):
         sample(policy, STEP, [1])
 

@@ -111,8 +111,7 @@ def test_a_chat_ends_and_counts_as_the_server_says(
     server: FaultyServer, connect: Connect, change: Any, expected: Any
 ) -> None:
     policy = connect("chat")
-    server.change = change
-    server.faults.append("changed")
+    server.change_next(change)
     assert brief(sample(policy, END).steps) == expected
 
 
@@ -121,8 +120,7 @@ def test_a_step_with_tokens_that_are_not_shown_has_no_logprob(
 ) -> None:
     policy = connect("chat")
     for usage, logprobs in ((7, [-6.0, -1.0]), (9, [None, -1.0])):
-        server.change = chat("1+1=2\n3", SUM, "stop", usage)
-        server.faults.append("changed")
+        server.change_next(chat("1+1=2\n3", SUM, "stop", usage))
         assert [step.logprob for step in sample(policy, END).steps] == logprobs
 
 
@@ -140,8 +138,7 @@ def test_a_limit_at_the_end_of_a_chat_is_none_where_the_model_stopped(
     server: FaultyServer, connect: Connect, limits: Any, finish: str, expected: str
 ) -> None:
     policy = connect("chat")
-    server.change = chat("1+1=2\n3", SUM, finish, 7)
-    server.faults.append("changed")
+    server.change_next(chat("1+1=2\n3", SUM, finish, 7))
     assert sample(policy, replace(END, **limits)).steps[-1].stop == expected
 
 
@@ -149,8 +146,7 @@ def test_an_answer_that_was_cut_off_does_not_count_as_finished(
     server: FaultyServer, connect: Connect
 ) -> None:
     policy = connect("chat")
-    server.change = chat("1+1=2\n#### 1", [*SUM[:6], "####", " 1"], "length", 8)
-    server.faults.extend(["changed"] * 3)
+    server.change_next(chat("1+1=2\n#### 1", [*SUM[:6], "####", " 1"], "length", 8), 3)
     solution = Engine(
         policy=policy,
         strategy=BestOfN(n=3),
@@ -221,8 +217,7 @@ def test_a_chain_by_ids_ends_where_the_model_did(
 ) -> None:
     policy = connect("ids")
     queue = list(changes)
-    server.change = lambda answer: queue.pop(0)(answer)
-    server.faults.extend(["changed"] * len(changes))
+    server.change_next(lambda answer: queue.pop(0)(answer), len(changes))
     found = sample(policy, params)
     assert brief(found.steps) == expected
     assert not queue
@@ -247,8 +242,7 @@ def test_an_end_token_that_only_the_server_knows_ends_the_chain_and_is_not_in_it
     server: FaultyServer, connect: Connect, params: Any, written: Any, expected: Any, field: str
 ) -> None:
     policy = connect("ids")
-    server.change = by_ids(written, **{field: FOREIGN})
-    server.faults.append("changed")
+    server.change_next(by_ids(written, **{field: FOREIGN}))
     found = sample(policy, params)
     assert brief(found.steps) == expected
     assert all(FOREIGN not in step.token_ids for step in found.steps)
@@ -262,8 +256,7 @@ def test_a_token_that_stops_a_text_is_the_models_end_never_the_separator(
     server: FaultyServer, connect: Connect, params: SamplingParams, field: str
 ) -> None:
     policy = connect("text")
-    server.change = by_text("1+1", 4, **{field: FOREIGN})
-    server.faults.append("changed")
+    server.change_next(by_text("1+1", 4, **{field: FOREIGN}))
     assert brief(sample(policy, params).steps) == [("1+1", 4, "eos")]
     assert len(server.bodies) == 1
 
@@ -283,8 +276,7 @@ def test_a_server_that_overruns_is_refused(
     server: FaultyServer, connect: Connect, params: SamplingParams, change: Any, words: str
 ) -> None:
     policy = connect("ids")
-    server.change = change
-    server.faults.append("changed")
+    server.change_next(change)
     with pytest.raises(PolicyError, match=words):
         sample(policy, params)
 
@@ -295,8 +287,7 @@ def test_a_text_that_goes_on_behind_its_separator_is_no_step(
     server: FaultyServer, connect: Connect, params: SamplingParams, finish: str
 ) -> None:
     policy = connect("text")
-    server.change = by_text("1 + 1 = 2\nso\n#### 2", 12, finish, stop_reason=None)
-    server.faults.append("changed")
+    server.change_next(by_text("1 + 1 = 2\nso\n#### 2", 12, finish, stop_reason=None))
     with pytest.raises(PolicyError, match=r"wrote on behind the separator '\\n'.*prompts=chat"):
         sample(policy, params)
 
@@ -306,8 +297,7 @@ def test_a_text_may_hold_the_separator_at_its_end(
     server: FaultyServer, connect: Connect, text: str
 ) -> None:
     policy = connect("text")
-    server.change = by_text(text, 4, stop_reason="\n")
-    server.faults.append("changed")
+    server.change_next(by_text(text, 4, stop_reason="\n"))
     (step,) = sample(policy, STEP).steps
     assert (step.text, step.stop) == (text.rstrip() + (text[3:] or "\n"), "step")
 
@@ -356,8 +346,7 @@ def test_what_is_behind_an_end_that_the_server_cannot_see_is_surplus(
     server: FaultyServer, connect: Connect
 ) -> None:
     policy = connect("ids")
-    server.change = by_ids(LINE[:1] * 20, "length")
-    server.faults.extend(["changed"] * 2)
+    server.change_next(by_ids(LINE[:1] * 20, "length"), 2)
     assert brief(sample(policy, STEP).steps) == [("1" * 16, 16, "loop")]
     assert policy.num_surplus == 4
     assert brief(sample(policy, replace(END, max_step_tokens=2)).steps) == [("11", 2, "length")]

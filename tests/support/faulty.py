@@ -46,6 +46,11 @@ class FaultyServer:
         self.moved = False
         self.listed: deque[object] = deque([{"data": [{"id": "tiny", "max_model_len": 512}]}])
 
+    def change_next(self, change: Callable[[Any], object], times: int = 1) -> None:
+        """The next answers are what `change` makes of them."""
+        self.change = change
+        self.faults.extend(["changed"] * times)
+
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:

@@ -258,8 +258,7 @@ def test_a_malformed_answer_is_asked_again_and_then_an_error(
 ) -> None:
     verifier, chain = connect(**settings), chain_of(QUESTION, STEPS[:1])
     before = score(verifier, chain)
-    server.change = lambda answer: answer | part
-    server.faults.extend(["changed"] * 2)
+    server.change_next(lambda answer: answer | part, 2)
     assert score(verifier, chain) == before
     server.faults.extend(["changed"] * 3)
     with pytest.raises(VerifierError, match=f"prm: .*{words}"):
@@ -272,16 +271,14 @@ def test_a_log_probability_of_certainty_may_be_rounded(
 ) -> None:
     verifier = connect()
     told = {"logprobs": {"top_logprobs": [{"+": 1e-6, "-": -20.0}]}}
-    server.change = lambda answer: answer | {"choices": [told]}
-    server.faults.append("changed")
+    server.change_next(lambda answer: answer | {"choices": [told]})
     (found,) = score(verifier, chain_of(QUESTION, STEPS[:1]))
     assert found.values == pytest.approx([1.0])
     assert found.values[0] <= 1.0
 
 
 def test_a_malformed_answer_is_told_when_loaded(server: JudgeServer, connect: Connect) -> None:
-    server.change = lambda answer: answer | {"data": ["x"]}
-    server.faults.extend(["changed"] * 3)
+    server.change_next(lambda answer: answer | {"data": ["x"]}, 3)
     with pytest.raises(VerifierError, match=r"gives no score: the server sent data\[0\]='x'"):
         connect(format=CLASSES)
 
