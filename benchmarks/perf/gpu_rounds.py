@@ -1,4 +1,4 @@
-"""Rounds of equal work: in which order they run, their medians, and the ratio of two kinds."""
+"""Rounds of equal work: in which order they run, and the ratio of two kinds of runs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple, TypeVar
-
-MOST_APART = 0.05
-"""Share by which the tokens of rounds of one search may differ from the first round's."""
 
 T = TypeVar("T")
 
@@ -46,7 +43,7 @@ class Run:
 
 
 class Tax(NamedTuple):
-    """Ratio of two medians, and of the rounds that are furthest apart in either direction."""
+    """Median, smallest and largest of the rounds' ratios."""
 
     middle: float
     low: float
@@ -56,36 +53,26 @@ class Tax(NamedTuple):
         return f"{self.middle:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
-def normalised(runs: Sequence[Run]) -> list[float]:
-    """Seconds of every round, had it written as many tokens as the first."""
-    return [run.seconds * runs[0].tokens / run.tokens for run in runs]
-
-
-def check_tokens(name: str, runs: Sequence[Run]) -> None:
-    """Whether rounds wrote so nearly the same number of tokens that one raw run fits them all.
-
-    Raises:
-        RuntimeError: they differ by 5% or more.
-    """
-    counts = [run.tokens for run in runs]
-    if any(abs(count - counts[0]) >= MOST_APART * counts[0] for count in counts):
-        raise RuntimeError(f"{name}: rounds wrote {counts} tokens, too different to compare")
-
-
-def middle_seconds(runs: Sequence[Run]) -> float:
-    """Median of the normalised seconds."""
-    return median(normalised(runs))
-
-
-def middle_run(runs: Sequence[Run]) -> Run:
-    """The round with the median seconds; of two in the middle the faster one."""
-    return sorted(runs, key=lambda run: run.seconds / run.tokens)[(len(runs) - 1) // 2]
+def ratios(runs: Sequence[Run], raw: Sequence[Run]) -> list[float]:
+    """How many times as long each run takes as the raw one of the same round and tokens."""
+    return [ours.seconds / theirs.seconds for ours, theirs in zip(runs, raw, strict=True)]
 
 
 def tax_of(runs: Sequence[Run], raw: Sequence[Run]) -> Tax:
-    """How many times as long the runs take as the raw ones."""
-    ours, theirs = normalised(runs), normalised(raw)
-    return Tax(median(ours) / median(theirs), min(ours) / max(theirs), max(ours) / min(theirs))
+    """Median and range of the ratios."""
+    found = ratios(runs, raw)
+    return Tax(median(found), min(found), max(found))
+
+
+def middle_round(runs: Sequence[Run], raw: Sequence[Run]) -> int:
+    """The round with the median ratio; of two in the middle the one with the smaller."""
+    found = ratios(runs, raw)
+    return sorted(range(len(found)), key=found.__getitem__)[(len(found) - 1) // 2]
+
+
+def middle_seconds(runs: Sequence[Run]) -> float:
+    """Median of the seconds."""
+    return median(run.seconds for run in runs)
 
 
 def in_rounds(

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from stepsearch.benchmarks.perf.gpu_rounds import (
     Run,
     Tax,
-    check_tokens,
-    middle_run,
+    middle_round,
     middle_seconds,
     tax_of,
 )
@@ -32,7 +31,10 @@ HEAD = COLUMNS.format(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the table: rounds of a search, and of raw runs without and with seeds."""
+    """One line of the table: rounds of a search, and each one's raw runs without and with seeds.
+
+    Of the kinds of raw runs one may be left out, but no round of a kind.
+    """
 
     model: str
     search: str
@@ -54,27 +56,18 @@ class Row:
         """Wall time of the search over that of the faster kind of raw run."""
         return tax_of(self.runs, self.faster_raw)
 
-    def check(self) -> None:
-        """Whether the rounds can be compared.
-
-        Raises:
-            RuntimeError: they wrote too different numbers of tokens.
-        """
-        check_tokens(f"{self.search} P={self.concurrency}", self.runs)
-
     def line(self) -> str:
         """The row as text."""
-        ours, theirs = middle_run(self.runs), middle_run(self.faster_raw)
-        seconds = middle_seconds(self.runs)
+        middle = middle_round(self.runs, self.faster_raw)
+        ours, theirs = self.runs[middle], self.faster_raw[middle]
         return COLUMNS.format(
-            *(self.model, self.search, self.concurrency, self.runs[0].tokens, self.requests),
+            *(self.model, self.search, self.concurrency, ours.tokens, self.requests),
             f"{self.path}/{self.longest}",
-            f"{len(self.runs)}/{len(self.faster_raw)}",
-            *(f"{seconds:.2f}", _seconds(self.raw), _seconds(self.raw_seeded)),
+            *(len(self.runs), _seconds(self.runs), _seconds(self.raw), _seconds(self.raw_seeded)),
             *(str(self.tax), self._verdict()),
             f"{ours.passes}/{theirs.passes}",
             f"{ours.mean_rows:.0f}/{theirs.mean_rows:.0f}",
-            *(f"{self.runs[0].tokens / seconds:.0f}/s", ours.host),
+            *(f"{ours.tokens / ours.seconds:.0f}/s", ours.host),
         )
 
     def _verdict(self) -> str:

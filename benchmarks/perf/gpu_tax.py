@@ -4,20 +4,18 @@ The raw run is one `LLM.generate` with the same engine limits which is given eve
 search continued and writes as many tokens behind each; with a seed per request and without. The
 scorer is free.
 
-With the largest number of problems every search and both kinds of raw run are timed several times,
-each from an empty prefix cache. One engine has the card at a time, so the rounds of the searches
-come first and those of the raw runs after them, and within each the rounds are outermost. Equal
-seeds give equal tokens only on a batch-invariant engine, so rounds of one search write almost, not
-exactly, the same: the raw runs replay the first, the seconds of the others are scaled to its number
-of tokens, and one that is 5% off is an error. With fewer problems there is one round, and one kind
-of raw run, the one that was faster.
+Both engines are on the card, and one of them waits while the other works. With the largest number
+of problems there are rounds, each from empty prefix caches: a round is a search and then both kinds
+of raw run of what this very search wrote, in turns one or the other first, and every search has had
+its round before one gets the next. So a drift of the machine meets both sides of a ratio. With
+fewer problems there is one round, and one kind of raw run, the one that was faster.
 
-What the columns say: `tax` is the ratio of the medians, with the faster kind of raw run, and in
-brackets the shortest search over the longest raw run and the longest over the shortest. `path` is
-how many tokens a search must write one after the other, since a step waits for all candidates of
-the step before; the raw run's is its longest request. `rounds`, `passes` (forward passes of the
-engine) and `rows` (mean of a pass) are of search / raw run; the last two and the processor time are
-of the round with the median seconds.
+What the columns say: `tax` is the median of the rounds' ratios to the raw run, of the kind with the
+smaller median, and in brackets the range. `path` is how many tokens a search must write one after
+the other, since a step waits for all candidates of the step before; the raw run's is its longest
+request; both are of the first round, as are the requests. `passes` (forward passes of the engine)
+and `rows` (mean of a pass) are of search / raw run; these, the tokens and the processor time are of
+the round with the median ratio.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +52,11 @@ from stepsearch.policies.vllm import VllmPolicy
 from stepsearch.policies.vllm_engine import EngineSettings, engine_arguments
 from stepsearch.verifiers.scripted import ScriptedVerifier
 
-Found = tuple[Row, Replay]
+SHARE = 0.42
+"""Of the card's memory, for each of the two engines."""
+
+Kinds = Sequence[bool]
+"""Whether raw runs have a seed per request; of one kind or of both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,21 +68,28 @@ class Plan:
         problems: numbers of concurrent problems.
         n: candidates of a search.
         rounds: with the largest number of problems.
-        begin: on the clock of `time.perf_counter`.
-        limit: seconds behind it at which no round but a first one is to end; for the searches it is
-            half of that, so that the raw runs get as many rounds.
+        until: on the clock of `time.perf_counter`, when no round but a first one is to end later.
     """
 
     searches: Sequence[str]
     problems: Sequence[int]
     n: int
     rounds: int
-    begin: float
-    limit: float
+    until: float
 
     def rounds_at(self, load: int) -> int:
         """Rounds with as many problems."""
         return self.rounds if load == max(self.problems) else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """Two engines with equal limits and their counters."""
+
+    policy: VllmPolicy
+    counter: PassCounter
+    llm: Any
+    raw_counter: PassCounter
 
 
 def free() -> ScriptedVerifier:
@@ -89,42 +97,72 @@ def free() -> ScriptedVerifier:
     return ScriptedVerifier(score_fn=chance)
 
 
-def run_searches(folder: Path, model: str, plan: Plan) -> list[Found]:
-    """Time every search at every number of concurrent problems, the largest first."""
-    policy = make_policy(folder, engine_settings(model))
-    found: list[Found] = []
+def tax_rows(folder: Path, model: str, plan: Plan) -> list[Row]:
+    """Every search at every number of concurrent problems, the largest first."""
+    policy = make_policy(folder, engine_settings(model, SHARE))
     try:
-        with counted_policy(policy) as counter:
-            warm_up(policy, free(), model)
-            for load in sorted(plan.problems, reverse=True):
-                found += _at_load(policy, counter, model, load, plan)
+        llm = _raw_engine(folder, model)
+        with counted_policy(policy) as counter, counted_llm(llm) as raw_counter:
+            engines = Engines(policy=policy, counter=counter, llm=llm, raw_counter=raw_counter)
+            _warm_up(engines, model)
+            return _measured(engines, model, plan)
     finally:
         policy.close()
-    return found
 
 
-def _at_load(
-    policy: VllmPolicy, counter: PassCounter, model: str, load: int, plan: Plan
-) -> list[Found]:
-    found: dict[str, Found] = {}
-    for name in in_rounds(plan.rounds_at(load), plan.searches, plan.begin + plan.limit / 2):
-        row, replay = _search(
-            policy, counter, Row(model=model, search=name, concurrency=load), plan
-        )
-        if name in found:
-            first, replay = found[name]
-            row = replace(first, runs=first.runs + row.runs)
-        found[name] = (row, replay)
-    return list(found.values())
+def _raw_engine(folder: Path, model: str) -> Any:
+    from vllm import LLM
+
+    given = engine_arguments(EngineSettings(model=str(folder), **engine_settings(model, SHARE)))
+    start = time.perf_counter()
+    llm = LLM(**given)
+    say(f"  the raw engine of {model} started in {time.perf_counter() - start:.0f} s")
+    return llm
 
 
-def _search(policy: VllmPolicy, counter: PassCounter, row: Row, plan: Plan) -> Found:
-    """One round of one search."""
-    name = row.search
+def _warm_up(engines: Engines, model: str) -> None:
+    warm_up(engines.policy, free(), model)
+    num = WARM * warm_candidates(model)
+    for is_seeded in (False, True):
+        _raw(engines, Replay([(5,) * 20] * num, [32] * num), seeded=is_seeded)
+
+
+def _measured(engines: Engines, model: str, plan: Plan) -> list[Row]:
+    kinds: Kinds = (False, True)
+    done: list[Row] = []
+    for load in sorted(plan.problems, reverse=True):
+        rows: dict[str, Row] = {}
+        for name in in_rounds(plan.rounds_at(load), plan.searches, plan.until):
+            row = rows.get(name, Row(model=model, search=name, concurrency=load))
+            rows[name] = _round(engines, row, plan.n, kinds)
+        done += rows.values()
+        if len(kinds) > 1:
+            kinds = (_faster_kind(done),)
+    return done
+
+
+def _round(engines: Engines, row: Row, n: int, kinds: Kinds) -> Row:
+    """The row with one more round."""
+    row, replay = _search(engines, row, n)
+    for is_seeded in kinds if len(row.runs) % 2 else reversed(kinds):
+        run = _raw(engines, replay, seeded=is_seeded)
+        kind = "seeded" if is_seeded else "unseeded"
+        say(f"  raw {row.search} P={row.concurrency}, {kind}: {run.line()}")
+        if is_seeded:
+            row = replace(row, raw_seeded=(*row.raw_seeded, run))
+        else:
+            row = replace(row, raw=(*row.raw, run))
+    say(row.line())
+    return row
+
+
+def _search(engines: Engines, row: Row, n: int) -> tuple[Row, Replay]:
+    """The row with one more run of its search, and what that asked for."""
+    name, policy, counter = row.search, engines.policy, engines.counter
     empty_policy(policy)
     counter.restart()
     surplus = policy.num_surplus
-    timed = search(policy, free(), strategies(plan.n)[name], row.concurrency, name)
+    timed = search(policy, free(), strategies(n)[name], row.concurrency, name)
     passes, rows = counter.passes, counter.rows
     replay = replay_of(policy, name, timed.solutions)
     run = Run(
@@ -136,55 +174,11 @@ def _search(policy: VllmPolicy, counter: PassCounter, row: Row, plan: Plan) -> F
     )
     left_out = policy.num_surplus - surplus
     say(f"  {name} P={row.concurrency}: {run.line()}; {left_out} tokens left out; {run.host}")
-    longest = max(replay.tokens)
-    row = replace(
-        row,
-        requests=len(replay.tokens),
-        path=longest if name == "best_of_n" else longest_path(timed.solutions),
-        longest=longest,
-        runs=(run,),
-    )
-    return row, replay
-
-
-def run_raw(folder: Path, model: str, found: Sequence[Found], plan: Plan) -> list[Row]:
-    """Time plain generation of the same tokens; a row is printed as soon as there is one."""
-    from vllm import LLM
-
-    given = engine_arguments(EngineSettings(model=str(folder), **engine_settings(model)))
-    start = time.perf_counter()
-    llm = LLM(**given)
-    say(f"  the raw engine of {model} started in {time.perf_counter() - start:.0f} s")
-    end, kinds = plan.begin + plan.limit, [False, True]
-    done: list[Row] = []
-    num = WARM * warm_candidates(model)
-    with counted_llm(llm) as counter:
-        for is_seeded in kinds:
-            _raw(llm, counter, Replay([(5,) * 20] * num, [32] * num), seeded=is_seeded)
-        for load, group in groupby(found, key=lambda pair: pair[0].concurrency):
-            rows: dict[str, Row] = {}
-            for row, replay in in_rounds(plan.rounds_at(load), list(group), end):
-                rows[row.search] = _replayed(llm, counter, rows.get(row.search, row), replay, kinds)
-            done += rows.values()
-            if len(kinds) > 1:
-                kinds = [_faster_kind(done)]
-    return done
-
-
-def _replayed(
-    llm: Any, counter: PassCounter, row: Row, replay: Replay, kinds: Sequence[bool]
-) -> Row:
-    """The row with one more raw run of each kind."""
-    for is_seeded in kinds:
-        run = _raw(llm, counter, replay, seeded=is_seeded)
-        kind = "seeded" if is_seeded else "unseeded"
-        say(f"  raw {row.search} P={row.concurrency}, {kind}: {run.line()}")
-        if is_seeded:
-            row = replace(row, raw_seeded=(*row.raw_seeded, run))
-        else:
-            row = replace(row, raw=(*row.raw, run))
-    say(row.line())
-    return row
+    if not row.runs:
+        longest = max(replay.tokens)
+        path = longest if name == "best_of_n" else longest_path(timed.solutions)
+        row = replace(row, requests=len(replay.tokens), path=path, longest=longest)
+    return replace(row, runs=(*row.runs, run)), replay
 
 
 def _faster_kind(rows: Sequence[Row]) -> bool:
@@ -193,7 +187,7 @@ def _faster_kind(rows: Sequence[Row]) -> bool:
     return seeded < sum(middle_seconds(row.raw) for row in rows)
 
 
-def _raw(llm: Any, counter: PassCounter, replay: Replay, *, seeded: bool) -> Run:
+def _raw(engines: Engines, replay: Replay, *, seeded: bool) -> Run:
     from vllm import SamplingParams as Sampling
 
     params = [
@@ -207,6 +201,7 @@ def _raw(llm: Any, counter: PassCounter, replay: Replay, *, seeded: bool) -> Run
         for i, count in enumerate(replay.tokens)
     ]
     prompts = [{"prompt_token_ids": list(ids)} for ids in replay.prompts]
+    llm, counter = engines.llm, engines.raw_counter
     empty_llm(llm)
     counter.restart()
     start = time.perf_counter()
