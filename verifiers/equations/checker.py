@@ -91,7 +91,9 @@ def _scan(text: str) -> Iterator[Equation]:
         token = tokens[i]
         if is_operand(tokens, i) and not (token.text == "+" and relation is None):
             side = parse_expression(tokens, i)
-            if is_dangling or _is_hidden(tokens, i, left):
+            # "= total - 30": what the word before a sign names is unknown.
+            is_named = relation is not None and bool(words) and token.text in "+-"
+            if is_dangling or is_named or _is_hidden(tokens, i, left):
                 side = side._replace(is_unknown=True)
             elif relation is None and _is_related(tokens, i, words, left, is_chained):
                 side = side._replace(is_doubtful=True)
