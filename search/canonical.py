@@ -91,7 +91,13 @@ _SCALES = {
     "million": 10**6,
     "billion": 10**9,
     "trillion": 10**12,
+    "lakh": 10**5,
+    "crore": 10**7,
 }
+_OTHER_NUMBER = re.compile(  # "quarters" and "dozen" are left out: they are units as well
+    "squared|cubed|halves|(?:third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|"
+    "thousandth)s"
+)
 _SHORT_UNIT = re.compile(
     "cm|mm|km|kg|mg|ml|cl|dl|ft|in|lbs?|oz|yd|mi|hrs?|mins?|sec|ms|mph|kph|rad|deg|per|of|st|nd|rd|th"
 )
@@ -251,6 +257,8 @@ def _without_unit(text: str) -> str:
         return text
     number = parse_number(match[1])
     words = re.sub(r"\^\{?\d\}?$|\.", "", match[3]).lower().replace("/", " per ").split()
+    if words and _OTHER_NUMBER.fullmatch(words[0]):
+        return text  # "4 squared" is not 4; "16 meters squared" is 16
     scale = _SCALES.get(words[0]) if words else None
     value = match[1]
     if scale is not None and number is not None:
