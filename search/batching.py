@@ -73,7 +73,8 @@ class Batcher(Generic[T, R]):
     def submit(self, items: Sequence[T]) -> asyncio.Future[Sequence[R | Exception]]:
         """Queue a group of items; the future carries one result, or what went wrong, per item.
 
-        A group stays together. Cancelling the future drops it while it waits.
+        A group stays together. Cancelling the future drops it while it waits; a call is cancelled
+        when nobody waits for any of its groups any more.
         """
         future: asyncio.Future[Sequence[R | Exception]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Group(items, future))
@@ -119,6 +120,7 @@ class Batcher(Generic[T, R]):
         return batch
 
     async def _run(self, batch: list[_Group[T, R]]) -> None:
+        _cancel_when_unwanted(asyncio.current_task(), batch)
         items = batch[0].items
         if len(batch) > 1:
             items = [item for group in batch for item in group.items]
@@ -150,6 +152,17 @@ class Batcher(Generic[T, R]):
                 return [contained(error)] * len(items)
         alone = await asyncio.gather(*(self._attempt([item]) for item in items))
         return [result for [result] in alone]
+
+
+def _cancel_when_unwanted(call: asyncio.Task[Any] | None, batch: Sequence[_Group[T, R]]) -> None:
+    """Cancel a call once all its futures are: a model's time is for searches that still run."""
+
+    def look(_: asyncio.Future[Sequence[R | Exception]]) -> None:
+        if call is not None and all(group.future.cancelled() for group in batch):
+            call.cancel()
+
+    for group in batch:
+        group.future.add_done_callback(look)
 
 
 async def each(

@@ -335,6 +335,8 @@ class Verifier(Protocol):
     async def score(self, chains: Sequence[Chain]) -> Sequence[StepScores]:
         """Score chains; result i belongs to chain i. A chain that fails fails alone.
 
+        Cancelled when the searches that wait for all of these chains were cut short.
+
         Raises:
             ConnectionError, TimeoutError: the backend is out of reach for now; it is asked again a
                 few times before it counts as failed.

@@ -93,7 +93,14 @@ class ModelVerifier(ABC, Generic[Input]):
         for result in encoded if self._fails_when_too_long else ():
             if isinstance(result, ScoreFailure) and result.kind == "too_long":
                 raise VerifierError(f"{self.spec.name}: {result.message}")
-        return await asyncio.gather(*map(self._score_or_fail, chains, encoded))
+        pairs = zip(chains, encoded, strict=True)
+        scores = [asyncio.create_task(self._score_or_fail(*pair)) for pair in pairs]
+        try:
+            return await asyncio.gather(*scores)
+        except BaseException:  # all are asked for again, or nobody wants them any more
+            for one in scores:
+                one.cancel()
+            raise
 
     async def _score_or_fail(self, chain: Chain, encoded: Input | ScoreFailure) -> StepScores:
         if isinstance(encoded, ScoreFailure):

@@ -87,6 +87,35 @@ def test_what_was_cancelled_is_dropped() -> None:
     assert backend.calls == [[1], [3]]
 
 
+def test_a_call_goes_on_while_somebody_waits_for_a_part_of_it() -> None:
+    ended: list[str] = []
+
+    async def call(items: list[int]) -> list[int]:
+        try:
+            await asyncio.sleep(8.0)
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        ended.append("done")
+        return items
+
+    async def run() -> list[int | Exception]:
+        batcher = Batcher(call)
+        both = [batcher.submit([1]), batcher.submit([2])]
+        await asyncio.sleep(1.0)
+        both[0].cancel()
+        assert await both[1] == [2]
+        unwanted = batcher.submit([3])
+        await asyncio.sleep(1.0)
+        unwanted.cancel()
+        return await batcher.submit([4])
+
+    results, passed = run_virtual(run())
+    assert results == [4]
+    assert ended == ["done", "cancelled", "done"]
+    assert passed == 8.0 + 1.0 + 8.0
+
+
 def test_cancelling_the_loop_cancels_the_waiters() -> None:
     async def run() -> None:
         batcher = Batcher(Backend())
