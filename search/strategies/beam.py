@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepsearch.search.contracts import VerifierSpec
-from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import whole
 from stepsearch.search.session import Session
-from stepsearch.search.strategies.checks import require_positive, require_verifier
+from stepsearch.search.strategies.checks import require_verifier
 from stepsearch.search.strategies.ranking import values_of
 from stepsearch.search.tree import ROOT
 
@@ -36,9 +36,8 @@ class Beam:
 
     def __post_init__(self) -> None:
         for name in ("n", "width", "max_steps"):
-            require_positive(f"search.{name}", getattr(self, name))
-        if self.lookahead < 0:
-            raise ConfigurationError(f"search.lookahead={self.lookahead} must not be negative")
+            whole(f"search.{name}", getattr(self, name), least=1)
+        whole("search.lookahead", self.lookahead, least=0)
 
     def require(self, verifier: VerifierSpec | None) -> None:
         """Raise `ConfigurationError` without a verifier."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stepsearch.search.parameters import whole
 from stepsearch.search.session import Session
-from stepsearch.search.strategies.checks import require_positive
 from stepsearch.search.tree import ROOT
 
 
@@ -30,8 +30,8 @@ class BestOfN:
     max_steps: int = 40
 
     def __post_init__(self) -> None:
-        require_positive("search.n", self.n)
-        require_positive("search.max_steps", self.max_steps)
+        whole("search.n", self.n, least=1)
+        whole("search.max_steps", self.max_steps, least=1)
 
     @property
     def max_chains(self) -> int:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from stepsearch.search.contracts import VerifierSpec
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import whole
 from stepsearch.search.session import Session
-from stepsearch.search.strategies.checks import require_positive, require_verifier
+from stepsearch.search.strategies.checks import require_verifier
 from stepsearch.search.strategies.ranking import values_of
 from stepsearch.search.tree import ROOT
 
@@ -33,7 +34,7 @@ class Dvts:
 
     def __post_init__(self) -> None:
         for name in ("n", "width", "max_steps"):
-            require_positive(f"search.{name}", getattr(self, name))
+            whole(f"search.{name}", getattr(self, name), least=1)
         if self.n % self.width:
             raise ConfigurationError(
                 f"search.n={self.n} must be a multiple of search.width={self.width}: "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepsearch.search.parameters import whole
 from stepsearch.search.session import Session
-from stepsearch.search.strategies.checks import require_positive
 from stepsearch.search.tree import ROOT
 
 
@@ -20,7 +20,7 @@ class Greedy:
     max_steps: int = 40
 
     def __post_init__(self) -> None:
-        require_positive("search.max_steps", self.max_steps)
+        whole("search.max_steps", self.max_steps, least=1)
 
     @property
     def max_chains(self) -> int:

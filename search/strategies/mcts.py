@@ -11,12 +11,9 @@ from typing import ClassVar, Literal
 
 from stepsearch.search.contracts import VerifierSpec
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import number, whole
 from stepsearch.search.session import Session
-from stepsearch.search.strategies.checks import (
-    require_not_negative,
-    require_positive,
-    require_verifier,
-)
+from stepsearch.search.strategies.checks import require_verifier
 from stepsearch.search.strategies.simulations import Simulations
 
 
@@ -81,13 +78,13 @@ class Mcts:
 
     def __post_init__(self) -> None:
         for name in ("simulations", "width", "parallel", "max_steps"):
-            require_positive(f"search.{name}", getattr(self, name))
+            whole(f"search.{name}", getattr(self, name), least=1)
         for name in ("exploration", "widening", "virtual_loss"):
-            require_not_negative(f"search.{name}", getattr(self, name))
+            number(f"search.{name}", getattr(self, name), least=0)
         if self.widening > 1:
             raise ConfigurationError(f"search.widening={self.widening} must not be above 1")
         if self.first_play is not None:
-            require_not_negative("search.first_play", self.first_play)
+            number("search.first_play", self.first_play, least=0)
         if self.prior not in ("uniform", "policy"):
             raise ConfigurationError(f"search.prior={self.prior!r} must be uniform or policy")
         if self.backup not in ("mean", "max"):

@@ -12,12 +12,9 @@ import numpy.typing as npt
 
 from stepsearch.search.contracts import VerifierSpec
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import number, whole
 from stepsearch.search.session import Session
-from stepsearch.search.strategies.checks import (
-    require_positive,
-    require_verifier,
-    require_within,
-)
+from stepsearch.search.strategies.checks import require_verifier
 from stepsearch.search.strategies.ranking import values_of
 from stepsearch.search.tree import ROOT
 
@@ -57,9 +54,9 @@ class Particle:
 
     def __post_init__(self) -> None:
         for name in ("n", "iterations", "max_steps"):
-            require_positive(f"search.{name}", getattr(self, name))
-        require_within("search.ess_threshold", self.ess_threshold, 0, 1)
-        require_within("search.epsilon", self.epsilon, 0, 0.49)
+            whole(f"search.{name}", getattr(self, name), least=1)
+        number("search.ess_threshold", self.ess_threshold, above=0, most=1)
+        number("search.epsilon", self.epsilon, above=0, most=0.49)
         if self.link not in (None, "logistic"):
             raise ConfigurationError(f"search.link={self.link!r} must be logistic or null")
 

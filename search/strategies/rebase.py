@@ -9,12 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepsearch.search.contracts import VerifierSpec
+from stepsearch.search.parameters import number, whole
 from stepsearch.search.session import Session
-from stepsearch.search.strategies.checks import (
-    require_positive,
-    require_verifier,
-    require_within,
-)
+from stepsearch.search.strategies.checks import require_verifier
 from stepsearch.search.strategies.ranking import values_of
 from stepsearch.search.tree import ROOT
 
@@ -41,8 +38,8 @@ class Rebase:
 
     def __post_init__(self) -> None:
         for name in ("n", "max_steps"):
-            require_positive(f"search.{name}", getattr(self, name))
-        require_within("search.temperature", self.temperature, 0)
+            whole(f"search.{name}", getattr(self, name), least=1)
+        number("search.temperature", self.temperature, above=0)
 
     def require(self, verifier: VerifierSpec | None) -> None:
         """Raise `ConfigurationError` without a verifier."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from stepsearch.search.contracts import VerifierSpec
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import whole
 from stepsearch.search.session import Session
-from stepsearch.search.strategies.checks import require_positive, require_verifier
+from stepsearch.search.strategies.checks import require_verifier
 from stepsearch.search.tree import ROOT
 
 
@@ -36,7 +37,7 @@ class Refine:
 
     def __post_init__(self) -> None:
         for name in ("n", "rounds", "max_steps"):
-            require_positive(f"search.{name}", getattr(self, name))
+            whole(f"search.{name}", getattr(self, name), least=1)
 
     def require(self, verifier: VerifierSpec | None) -> None:
         """Raise `ConfigurationError` unless the verifier scores every step."""

@@ -38,19 +38,26 @@ COUNTS = [
 
 
 @pytest.mark.parametrize(("strategy", "name"), COUNTS)
-@pytest.mark.parametrize("value", [0, -3, 1.5, "many", None])
+@pytest.mark.parametrize("value", [0, -3, 1.5, "many", None, True])
 def test_counts_must_be_whole_and_positive(strategy, name: str, value) -> None:
     with pytest.raises(ConfigurationError) as caught:
         strategy(**{name: value})
-    assert str(caught.value) == f"search.{name}={value} must be a whole number, at least 1"
+    assert str(caught.value) == f"search.{name}={value!r} must be a whole number, at least 1"
 
 
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
         (["search=dvts", "search.width=16"], "search.n=8 must be a multiple of search.width=16"),
-        (["search=rebase", "search.temperature=-1"], "search.temperature=-1 must be a number"),
+        (
+            ["search=rebase", "search.temperature=-1"],
+            "temperature=-1 must be a finite number",
+        ),
         (["search=particle", "search.link=probit"], "search.link='probit' must be"),
+        (["search=beam", "search.lookahead=abc"], "search.lookahead='abc' must be a whole number"),
+        (["search=beam", "search.lookahead=1.5"], "search.lookahead=1.5 must be a whole number"),
+        (["seed=true"], "seed=True must be a whole number"),
+        (["concurrency=true"], "concurrency=True must be a whole number"),
         (["aggregation=sum"], "aggregation='sum' is not one of last, min, mean, product"),
     ],
 )

@@ -205,7 +205,10 @@ def test_the_generator_is_the_searchs_own() -> None:
         ({"n": 0}, "search.n=0"),
         ({"iterations": 0}, "search.iterations=0"),
         ({"max_steps": 0}, "search.max_steps=0"),
-        ({"ess_threshold": 0}, "search.ess_threshold=0 must be a number above 0 and at most 1"),
+        (
+            {"ess_threshold": 0},
+            "ess_threshold=0 must be a finite number, above 0 and at most 1",
+        ),
         ({"ess_threshold": 1.5}, "search.ess_threshold=1.5"),
         ({"epsilon": 0}, "search.epsilon=0"),
         ({"epsilon": 0.6}, "search.epsilon=0.6"),

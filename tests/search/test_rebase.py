@@ -107,11 +107,11 @@ def test_scores_of_any_size_are_shared_out() -> None:
     [
         ({"n": 0}, "search.n=0"),
         ({"max_steps": -1}, "search.max_steps=-1"),
-        ({"temperature": 0}, "search.temperature=0 must be a number above 0"),
+        ({"temperature": 0}, "search.temperature=0 must be a finite number, above 0"),
         ({"temperature": -0.5}, "search.temperature=-0.5"),
         ({"temperature": math.inf}, "search.temperature=inf"),
         ({"temperature": math.nan}, "search.temperature=nan"),
-        ({"temperature": "hot"}, "search.temperature=hot"),
+        ({"temperature": "hot"}, "search.temperature='hot'"),
     ],
 )
 def test_parameters_are_checked(settings, words: str) -> None:
