@@ -18,7 +18,8 @@ from stepsearch.conf.options import options
 from stepsearch.search.contracts import Declared, Verifier
 from stepsearch.search.engine import Engine
 from stepsearch.search.errors import ConfigurationError, StepsearchError
-from stepsearch.search.requirements import require_fit, require_settle
+from stepsearch.search.requirements import require_counts, require_fit, require_settle
+from stepsearch.search.select import require_vote_weight
 
 _LOCK = threading.RLock()
 MODELS = ("policy", "verifier")
@@ -196,6 +197,8 @@ def build_light(config: DictConfig, **objects: Any) -> dict[str, Any]:
     Raises:
         ConfigurationError: a value does not fit.
     """
+    require_counts(seed=config.seed, concurrency=config.concurrency)
+    require_vote_weight(config.vote_weight)
     parts = dict(objects)
     parts |= {name: build(config, name) for name in COMPONENTS if name not in (*parts, *MODELS)}
     _require_fit(config, parts)
@@ -227,6 +230,7 @@ def _require_fit(config: DictConfig, parts: Mapping[str, Any]) -> None:
         config.settle,
         config.confidence,
         select=select,
+        vote_weight=config.vote_weight,
         strategy=strategy,
         budget=parts["budget"],
     )

@@ -26,7 +26,7 @@ from stepsearch.search.outage import patient
 from stepsearch.search.poll import Settle
 from stepsearch.search.provenance import describe
 from stepsearch.search.replay import require_resumable
-from stepsearch.search.requirements import require_fit, require_part, require_settle
+from stepsearch.search.requirements import require_counts, require_fit, require_part, require_settle
 from stepsearch.search.run import Run, RunSettings, failed
 from stepsearch.search.select import Selection, require_floor, require_vote_weight
 from stepsearch.search.task import MathTask, Selecting, Task
@@ -85,10 +85,7 @@ class Engine:
         concurrency: int = 16,
         trace: str | Path | None = None,
     ) -> None:
-        if not isinstance(concurrency, int) or concurrency < 1:
-            raise ConfigurationError(f"concurrency={concurrency} must be a number, at least 1")
-        if not isinstance(seed, int):
-            raise ConfigurationError(f"seed={seed!r} must be a whole number")
+        require_counts(seed=seed, concurrency=concurrency)
         require_part("policy", policy)
         require_part("search", strategy)
         if verifier is not None:
@@ -100,9 +97,16 @@ class Engine:
             spec, strategy=strategy, select=select, aggregation=aggregation
         )
         budget = budget or Budget()
-        require_settle(settle, confidence, select=select, strategy=strategy, budget=budget)
         require_floor(abstain_below, select, spec)
         require_vote_weight(vote_weight)
+        require_settle(
+            settle,
+            confidence,
+            select=select,
+            vote_weight=vote_weight,
+            strategy=strategy,
+            budget=budget,
+        )
         self._settings = RunSettings(
             policy=policy,
             strategy=strategy,

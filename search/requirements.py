@@ -5,6 +5,7 @@ from __future__ import annotations
 from stepsearch.search.aggregate import AGGREGATIONS
 from stepsearch.search.contracts import Aggregation, Bounded, Demanding, Strategy, VerifierSpec
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import whole
 from stepsearch.search.poll import SETTLE, Settle
 from stepsearch.search.select import Selection, default_selection, require_known, require_selection
 from stepsearch.search.types import Budget
@@ -65,11 +66,19 @@ def require_fit(
     return select, aggregation
 
 
+def require_counts(*, seed: int, concurrency: int) -> None:
+    """Raise `ConfigurationError` unless these are numbers that a run can have."""
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ConfigurationError(f"seed={seed!r} must be a whole number")
+    whole("concurrency", concurrency, least=1)
+
+
 def require_settle(
     settle: Settle | None,
     confidence: float,
     *,
     select: Selection,
+    vote_weight: float,
     strategy: Strategy,
     budget: Budget,
 ) -> None:
@@ -87,6 +96,11 @@ def require_settle(
             "settle='certain' promises the answer of the whole search, which budget.flops and "
             "budget.verifier_tokens make another one, since scores are then paid for in another "
             "order; limit budget.policy_tokens instead"
+        )
+    if settle is not None and select == "weighted" and vote_weight != 1:
+        raise ConfigurationError(
+            f"settle={settle!r} adds up the scores of an answer, which vote_weight={vote_weight} "
+            "does not choose by; use vote_weight=1, select=majority, or settle=null"
         )
     if settle == "likely" and select == "best":
         raise ConfigurationError(

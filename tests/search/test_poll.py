@@ -296,6 +296,8 @@ def test_equal_answers_are_one() -> None:
         ({"settle": "likely", "confidence": 0.5}, "confidence=0.5 must be a number between"),
         ({"settle": "likely", "select": "best"}, "settle='likely' goes by shares of votes"),
         ({"settle": "certain", "select": "majority"}, "search Beam does not tell"),
+        ({"settle": "likely", "vote_weight": 0.5}, "settle='likely' adds up the scores"),
+        ({"settle": "certain", "vote_weight": 2}, "settle='certain' adds up the scores"),
     ],
 )
 def test_settings_are_checked(settings_, words: str) -> None:
