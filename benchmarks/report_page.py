@@ -34,7 +34,7 @@ _NOTES = {
     "equal": "As many samples of the policy's best_of_n run with the most samples as cost what the "
     "method cost on average; differences are paired over problems, their intervals a bootstrap's.",
     "samples": "Means over all subsets. A verifier that is exploited falls behind as N grows.",
-    "verifiers": "AUROC within problems counts only pairs of candidates of one problem, which is "
+    "verifiers": "AUROC within problems counts only pairs of samples of one problem, which is "
     "what a selection can use. Correlations are with the number of characters, within problems.",
     "depth": "How well the score after so many steps tells whether that chain ends right.",
     "coverage": "Problems are answered from the highest score of the solution down; those without "

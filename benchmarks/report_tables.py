@@ -82,7 +82,7 @@ def difficulty_table(methods: Iterable[Method]) -> Table:
 
 
 class Samples:
-    """The candidates of a method's first run, graded and scored.
+    """The samples of a method's first run, graded and scored; see `read_samples`.
 
     Args:
         method: the method.
@@ -90,7 +90,7 @@ class Samples:
 
     Attributes:
         method: the method.
-        found: the candidates by problem.
+        found: the samples by problem.
         ballots: their answers.
     """
 
@@ -103,16 +103,16 @@ class Samples:
 
     @property
     def problems(self) -> list[SampledProblem]:
-        """The problems with their candidates."""
+        """The problems with their samples."""
         return self.found.problems
 
     @property
     def verifiers(self) -> list[str]:
-        """Verifiers that scored the candidates."""
+        """Verifiers that scored the samples."""
         return sorted(self.found.sources)
 
     def baseline(self) -> Baseline:
-        """The candidates of independent sampling as a baseline at every number of samples."""
+        """The samples of independent sampling as a baseline at every number of samples."""
         reader = Reader(self.ballots)
         rows = [reader.passed(), reader.majority()]
         for name in self.verifiers:
@@ -128,7 +128,7 @@ class Samples:
         )
 
     def right(self) -> Floats:
-        """Whether each candidate is right: 1, 0, or NaN; shape (problems, width)."""
+        """Whether each sample is right: 1, 0, or NaN; shape (problems, width)."""
         verdicts: Floats = np.take_along_axis(self.ballots.right, self.ballots.answers, axis=1)
         return np.where(self.ballots.answers == NO_ANSWER, 0.0, verdicts)
 
@@ -195,7 +195,7 @@ def verifier_table(samples: Samples) -> tuple[Table, Table, Table]:
 
 
 def _lengths(problems: Sequence[SampledProblem], shape: tuple[int, ...]) -> Floats:
-    """Characters of every candidate."""
+    """Characters of every sample."""
     lengths = np.zeros(shape)
     for row, problem in enumerate(problems):
         for column, sample in enumerate(problem.samples):

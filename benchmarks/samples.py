@@ -27,11 +27,11 @@ Scores = tuple[float, ...]
 
 @dataclass(slots=True, kw_only=True)
 class Sample:
-    """One finished solution.
+    """One solution, finished or cut.
 
     Attributes:
         steps: its text, cut into steps.
-        answer: the extracted answer; None when it holds none.
+        answer: the extracted answer; None when it holds none, or its chain was left open.
         scores: a verifier's scores by step, or one score; None where scoring failed.
     """
 
@@ -95,6 +95,9 @@ def read_samples(path: Path, task: Task, separator: str = "\n") -> SampleSet:
         path: the file.
         task: extracts the answers.
         separator: ends a step of a sample's text, where the task does not know its steps.
+
+    In a trace of independent sampling every chain is a sample, also one that was cut and holds no
+    answer. In one of another search the candidates are: what it pruned was never an answer.
 
     Of a problem that failed and was tried again, the last trace counts; one that failed in the end
     is left out, and a warning says so. Traces stand in the order in which problems ended: they are
@@ -208,21 +211,22 @@ def _from_row(row: Mapping[str, Any], task: Task, separator: str) -> SampledProb
 
 def _from_trace(trace: Trace, task: Task, found: SampleSet) -> SampledProblem:
     tree = trace.tree
+    answers = {c.node: c.answer for c in candidates(tree, task, lambda node: None)}
+    strategy = str(trace.provenance.get("strategy", {}).get("class", ""))
+    is_independent = strategy.endswith((".BestOfN", ".Greedy"))
     samples = [
         Sample(
-            steps=tuple(tree.chain(candidate.node).texts),
-            answer=candidate.answer,
-            scores={name: chain_scores(tree, candidate.node, name) for name in tree.scores},
+            steps=tuple(tree.chain(node).texts),
+            answer=answers.get(node),
+            scores={name: chain_scores(tree, node, name) for name in tree.scores},
         )
-        for candidate in candidates(tree, task, lambda node: None)
+        for node in (tree.leaves() if is_independent else answers)
     ]
     verifier = trace.provenance.get("verifier")
     if verifier is not None:
         found.sources[verifier["name"]] = _source(verifier["range"], trace.provenance)
         for name in (verifier.get("provenance") or {}).get("deciding_steps", ()):
             found.sources[name] = ScoreSource(is_whole=True)
-    strategy = str(trace.provenance.get("strategy", {}).get("class", ""))
-    is_independent = strategy.endswith((".BestOfN", ".Greedy"))
     found.is_dependent |= not is_independent or trace.provenance.get("settle") is not None
     return SampledProblem(problem=trace.problem, samples=samples)
 

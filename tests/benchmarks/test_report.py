@@ -9,17 +9,30 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.worlds import engine
 
-from stepsearch import ConfigurationError
+from stepsearch import ConfigurationError, Problem
 from stepsearch.benchmarks import report as module
 from stepsearch.benchmarks.equal_compute import Baseline, compare
 from stepsearch.benchmarks.pairs import pairs_table
 from stepsearch.benchmarks.problem_sets import same_problems
 from stepsearch.benchmarks.readout import Row
-from stepsearch.benchmarks.report_tables import accuracy_table, coverage_table, difficulty_table
+from stepsearch.benchmarks.report_tables import (
+    Samples,
+    accuracy_table,
+    coverage_table,
+    difficulty_table,
+    samples_table,
+)
 from stepsearch.benchmarks.run_data import Method, RunData, methods_of, read_runs
+from stepsearch.benchmarks.run_folder import TRACES
 from stepsearch.benchmarks.statistics import Outcomes
 from stepsearch.cli import main
+from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
+from stepsearch.search.strategies.best_of_n import BestOfN
+from stepsearch.search.task import MathTask
+from stepsearch.search.tree import Chain
+from stepsearch.search.types import Step
 
 WORLD = [
     "hydra.searchpath=[pkg://support.worldconf]",
@@ -316,6 +329,22 @@ def test_a_baseline_at_the_same_cost(cost: float, samples: float, accuracy: floa
         assert found.difference is not None
         assert found.baseline.value == pytest.approx(accuracy)
         assert found.difference.value == pytest.approx(0.5 - accuracy)
+
+
+def test_a_chain_that_was_cut_is_a_sample_that_was_paid_for(tmp_path: Path) -> None:
+    def propose(chain: Chain, seed: int) -> Step:
+        return scripted_step("#### 1", "eos") if seed % 2 else scripted_step("let me see", "length")
+
+    search = engine(
+        BestOfN(n=20), ScriptedPolicy(propose), task=MathTask(), trace=tmp_path / TRACES
+    )
+    solution = search.solve(Problem(text="q", id="0", answer="1"))
+    own = replace(method("best_of_n", [1], 1).first, path=tmp_path)
+    baseline = Samples(Method(label="a", series="a", runs=(own,)), MathTask()).baseline()
+    assert baseline.num_samples == 20
+    rows = [row for row in samples_table(baseline) if row["readout"] == "majority"]
+    assert len(rows) == 20
+    assert rows[0]["accuracy"] == len(solution.candidates) / 20 < rows[-1]["accuracy"] == 1
 
 
 def test_difficulty_needs_groups_of_several_problems() -> None:

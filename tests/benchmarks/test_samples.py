@@ -14,9 +14,12 @@ from stepsearch import ConfigurationError, Problem
 from stepsearch.benchmarks.readout import group_answers
 from stepsearch.benchmarks.rerank import RerankSettings, rerank
 from stepsearch.benchmarks.samples import as_scores, read_samples, split_steps
+from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
 from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.task import ExactTask, MathTask
+from stepsearch.search.tree import Chain
+from stepsearch.search.types import Step
 from stepsearch.verifiers.ensemble import EnsembleVerifier
 
 
@@ -46,6 +49,48 @@ def test_steps_that_no_member_judged_are_not_aggregated(tmp_path: Path) -> None:
     for wrong in ({"verifiers": ["second:min"]}, {"aggregations": ["mean"]}):
         with pytest.raises(ConfigurationError, match=r"second did not guide.*read it out without"):
             rerank(replace(settings, **wrong))
+
+
+def half_cut(chain: Chain, seed: int) -> Step:
+    """Ends with an answer, or writes on and is cut, with none or with one that it had."""
+    if seed % 2:
+        return scripted_step("so it is #### 1", "eos")
+    return scripted_step("it is #### 1" if seed % 4 else "let me see", "length")
+
+
+def test_chains_that_were_cut_are_samples_of_independent_sampling(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    solution = engine(BestOfN(n=40), ScriptedPolicy(half_cut), trace=path, task=MathTask()).solve(
+        Problem(text="q", id="q", answer="1")
+    )
+    ends = [solution.tree.chain(node) for node in solution.tree.leaves()]
+    plain = problem("q", 1, *[(chain.text, {}) for chain in ends])
+    [expected] = read_samples(write(tmp_path / "s.jsonl", [plain]), MathTask()).problems
+    [found] = read_samples(path, MathTask()).problems
+    assert [sample.answer for sample in found.samples] == [s.answer for s in expected.samples]
+    assert len(found.samples) == 40 > len(solution.candidates) > 20
+    [voted, *_] = rerank(RerankSettings(samples=path, **QUICK)).lines
+    assert voted.accuracy[0].value == len(solution.candidates) / 40
+
+
+def test_a_chain_left_open_is_a_sample_without_an_answer(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    search = engine(BestOfN(n=20, max_steps=2), random_policy(eos=0.5), trace=path)
+    solution = search.solve(Problem(text="q", id="q", answer="1"))
+    [found] = read_samples(path, ExactTask()).problems
+    answers = [sample.answer for sample in found.samples]
+    assert len(answers) == 20
+    assert [a for a in answers if a is not None] == [c.answer for c in solution.candidates]
+    assert None in answers
+
+
+def test_of_a_tree_search_only_candidates_are_samples(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    solution = engine(
+        Beam(n=8, width=2), ScriptedPolicy(half_cut), hash_verifier(), trace=path, task=MathTask()
+    ).solve(Problem(text="q", id="q", answer="1"))
+    [found] = read_samples(path, MathTask()).problems
+    assert len(found.samples) == len(solution.candidates) < len(list(solution.tree.leaves()))
 
 
 @pytest.mark.parametrize(
