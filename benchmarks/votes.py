@@ -2,6 +2,10 @@
 
 Weights are not negative, so adding a sample can only lift its own answer: the winner is the old one
 or that answer. One comparison per sample replaces a maximum over all answers.
+
+A tie must be a tie in every order, and the last bit of a float depends on it. So a sum has two
+floats, some 32 digits, of which the first is the sum as `select.choose` rounds it. Fixed-point
+numbers are exact too, but products of step scores are of too many scales for them.
 """
 
 from __future__ import annotations
@@ -15,8 +19,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 NO_ANSWER = -1
-_SCALE = float(1 << 40)
-_MAX_CELLS = 1 << 16  # of three arrays, so that they stay in the processor's cache
+_MAX_CELLS = 1 << 16  # of four arrays, so that they stay in the processor's cache
 
 
 def seeded_orders(counts: Ints, width: int, num_orders: int, seed: int) -> Ints:
@@ -52,7 +55,7 @@ def winners(orders: Ints, answers: Ints, weights: Floats, values: Floats) -> Int
     Args:
         orders: sample indices, shape (problems, orders, k).
         answers: answer of each sample as a small number, `NO_ANSWER` abstains; shape (problems, n).
-        weights: not negative, NaN abstains; same shape. Sums are exact, in units of 2^-40.
+        weights: not negative, NaN abstains; same shape.
         values: what the best member is told by; same shape.
 
     Returns:
@@ -83,12 +86,13 @@ def _winners(
         np.take_along_axis(given, lines, axis=1).reshape(-1, width).T
         for given in (
             np.where(votes, answers, num_answers),
-            np.where(votes, np.rint(np.where(votes, weights, 0) * _SCALE), 0).astype(np.int64),
+            np.where(votes, weights, 0.0),
             np.where(votes, values, -np.inf),
         )
     )
     rows = np.arange(answer.shape[1])
-    sums = np.zeros((len(rows), num_answers + 1), dtype=np.int64)
+    sums = np.zeros((len(rows), num_answers + 1))
+    rests = np.zeros_like(sums)
     best = np.full((len(rows), num_answers + 1), -np.inf)
     first = np.full((len(rows), num_answers + 1), width, dtype=np.int32)
     sums[:, num_answers] = -1
@@ -96,7 +100,8 @@ def _winners(
     found = np.empty(answer.shape, dtype=np.int64)
     for place in range(width):
         mine = (rows, answer[place])
-        total = sums[mine] = sums[mine] + amount[place]
+        total, rests[mine] = _added(sums[mine], rests[mine], amount[place])
+        sums[mine] = total
         top = best[mine] = np.maximum(best[mine], value[place])
         since = first[mine] = np.minimum(first[mine], place)
         theirs = (rows, leader)
@@ -108,3 +113,12 @@ def _winners(
         found[place] = leader
     found[found == num_answers] = NO_ANSWER
     return found.T.reshape(orders.shape)
+
+
+def _added(sums: Floats, rests: Floats, amounts: Floats) -> tuple[Floats, Floats]:
+    """Sums and what their rounding lost, with amounts added to them (Knuth's TwoSum)."""
+    totals = sums + amounts
+    part = totals - sums
+    rests = rests + ((sums - (totals - part)) + (amounts - part))
+    rounded: Floats = totals + rests
+    return rounded, rests - (rounded - totals)

@@ -87,7 +87,7 @@ def slow_winner(prefix, answers, weights, values) -> int:
 def test_winners(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 7))
     row = st.lists(st.integers(-1, 3), min_size=n, max_size=n)
-    number = st.sampled_from([0.0, 0.25, 0.5, 1.0, math.nan])
+    number = st.sampled_from([0.0, 0.05**10, 0.1, 0.25, 0.3, 0.5, 1.0, math.nan])
     numbers = st.lists(number, min_size=n, max_size=n)
     answers = [data.draw(row) for _ in range(2)]
     weights, values = ([data.draw(numbers) for _ in range(2)] for _ in range(2))
@@ -107,6 +107,15 @@ def test_equal_sums_tie_whatever_the_order_they_are_added_in() -> None:
     found = winners(orders, answers, weights, np.zeros((1, 6)))[0, :, -1]
     first = answers[0][orders[0, :, 0]]
     assert (found == first).all(), "an exact tie goes to the answer that came first"
+
+
+@pytest.mark.parametrize("largest", [1.0, 1e-9, 1e-200])
+def test_small_weights_are_added_up_beside_large_ones_and_without(largest: float) -> None:
+    weights = largest * np.array([[1.0, 0.05**10, 0.05**10, 0.05**10, 0.055**10]])
+    answers = np.array([[0, 1, 1, 1, 2]])
+    orders = np.array([[[4, 1, 2, 3, 0], [0, 1, 2, 3, 4]]])
+    found = winners(orders, answers, weights, weights)
+    assert found[0].tolist() == [[2, 2, 2, 1, 0], [0, 0, 0, 0, 0]]
 
 
 def test_mean_over_seeded_orders_is_the_exact_mean() -> None:
