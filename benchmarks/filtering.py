@@ -94,6 +94,7 @@ def filter_samples(settings: FilterSettings) -> tuple[str, Counts]:
     for link in settings.links:
         apply_link(found, link)
     scorer.require_probabilities(found.sources)
+    verifiers = {name: asdict(source) for name, source in found.sources.items()}
     fates: list[str] = []
     lines = []
     for problem in found.problems:
@@ -104,7 +105,8 @@ def filter_samples(settings: FilterSettings) -> tuple[str, Counts]:
             if fates[-1] == "kept":
                 kept.append(_as_row(sample, value))
         if kept:
-            lines.append(json.dumps(_head(problem) | {"samples": kept}) + "\n")
+            row = _head(problem) | {"samples": kept, "verifiers": verifiers}
+            lines.append(json.dumps(row) + "\n")
     counts = Counts(
         problems=len(found.problems),
         problems_kept=len(lines),

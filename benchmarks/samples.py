@@ -89,7 +89,8 @@ def read_samples(path: Path, task: Task, separator: str = "\n") -> SampleSet:
     """Read a file with one problem per line.
 
     A line is a trace, or `{"id", "problem", "answer", "samples": [{"text", "scores"}]}`, where
-    `scores` maps names of verifiers to a number or a list with one number per step.
+    `scores` maps names of verifiers to a number or a list with one number per step. `verifiers`
+    beside `samples` maps names to what is known of such scores, the fields of `ScoreSource`.
 
     Args:
         path: the file.
@@ -154,7 +155,7 @@ def _problems(
                 trace = from_json(data)
                 yield _from_trace(trace, task, found), trace
             else:
-                yield _from_row(data, task, separator), None
+                yield _from_row(data, task, separator, found), None
         except TraceError as error:
             raise TraceError(f"{path}, line {number}: {error}") from error
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -194,7 +195,9 @@ def _fault(error: ValueError) -> str:
     return str(error)
 
 
-def _from_row(row: Mapping[str, Any], task: Task, separator: str) -> SampledProblem:
+def _from_row(
+    row: Mapping[str, Any], task: Task, separator: str, found: SampleSet
+) -> SampledProblem:
     samples = [
         Sample(
             steps=task.steps(sample["text"])
@@ -205,6 +208,9 @@ def _from_row(row: Mapping[str, Any], task: Task, separator: str) -> SampledProb
         )
         for sample in row["samples"]
     ]
+    for name, told in row.get("verifiers", {}).items():
+        is_whole = told.get("is_whole") is True
+        found.sources[name] = _source(told["range"], told["aggregation"], is_whole)
     problem = Problem(text=row["problem"], id=str(row["id"]), answer=as_text(row["answer"]))
     return SampledProblem(problem=problem, samples=samples)
 
@@ -224,18 +230,18 @@ def _from_trace(trace: Trace, task: Task, found: SampleSet) -> SampledProblem:
     ]
     verifier = trace.provenance.get("verifier")
     if verifier is not None:
-        found.sources[verifier["name"]] = _source(verifier["range"], trace.provenance)
+        fold = trace.provenance["aggregation"]
+        found.sources[verifier["name"]] = _source(verifier["range"], fold)
         for name in (verifier.get("provenance") or {}).get("deciding_steps", ()):
             found.sources[name] = ScoreSource(is_whole=True)
     found.is_dependent |= not is_independent or trace.provenance.get("settle") is not None
     return SampledProblem(problem=trace.problem, samples=samples)
 
 
-def _source(kind: Any, provenance: Mapping[str, Any]) -> ScoreSource:
-    fold = provenance["aggregation"]
+def _source(kind: Any, fold: Any, is_whole: bool = False) -> ScoreSource:
     if kind not in get_args(Range) or fold not in AGGREGATIONS:
-        raise ValueError(f"the trace has scores of range {kind!r} and aggregation {fold!r}")
-    return ScoreSource(aggregation=fold, range=kind)
+        raise ValueError(f"there are scores of range {kind!r} and aggregation {fold!r}")
+    return ScoreSource(aggregation=fold, range=kind, is_whole=is_whole)
 
 
 def split_steps(text: str, separator: str) -> tuple[str, ...]:

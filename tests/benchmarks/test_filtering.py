@@ -5,9 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.worlds import engine, hash_verifier, random_policy
 
+from stepsearch import Problem
+from stepsearch.benchmarks.filtering import FilterSettings, filter_samples
 from stepsearch.benchmarks.samples import read_samples
+from stepsearch.benchmarks.scorers import parse_scorer
 from stepsearch.cli import main
+from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.task import get_task
 
 ROWS: list[dict[str, Any]] = [
@@ -74,6 +79,28 @@ def test_what_was_written_is_read_again(samples: Path, tmp_path: Path) -> None:
     assert again.read_bytes() == out.read_bytes()
     found = read_samples(out, get_task("math"))
     assert [len(problem.samples) for problem in found.problems] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "spec", [{"aggregation": "min"}, {"aggregation": "mean", "range": "unbounded"}]
+)
+def test_what_is_known_of_the_scores_of_a_trace_is_kept(
+    tmp_path: Path, spec: dict[str, Any]
+) -> None:
+    path, out = tmp_path / "trace.jsonl", tmp_path / "kept.jsonl"
+    search = engine(BestOfN(n=4), random_policy(), hash_verifier(**spec), trace=path)
+    search.solve(Problem(text="q", id="q", answer="1"))
+    settings = FilterSettings(
+        samples=path, out=out, verifier="scripted", minimum=-1.0, task="exact"
+    )
+    _, counts = filter_samples(settings)
+    before, after = (read_samples(file, get_task("exact")) for file in (path, out))
+    assert counts.kept == 4
+    assert after.sources == before.sources
+    score = parse_scorer("scripted").value
+    [[told, found]] = zip(before.problems, after.problems, strict=True)
+    values = [score(sample, before.sources) for sample in told.samples]
+    assert [score(sample, after.sources) for sample in found.samples] == values
 
 
 def test_a_verifier_that_has_no_scores_there_is_run(samples: Path, tmp_path: Path) -> None:

@@ -141,6 +141,7 @@ def test_groups_follow_the_task() -> None:
         ([problem("a", 1, said(1)), problem("a", 2, said(1))], ["'a' occurs on two lines"]),
         ([], ["holds no samples"]),
         ([[1]], ["line 1", "not a JSON object"]),
+        ([problem("a", 1, said(1)) | {"verifiers": {"v": {}}}], ["line 1", "'range' is missing"]),
         ([problem("a", 1, said(1, prm=10**400))], ["line 1", "too large"]),
         ([problem("a", 1, said(1, prm=[0.5, -(10**400)]))], ["line 1", "too large"]),
     ],
@@ -233,5 +234,5 @@ def test_odd_provenance_of_a_trace_is_named(tmp_path: Path, change: dict[str, ob
     engine(BestOfN(n=2), random_policy(), hash_verifier(), trace=path).solve("q")
     trace = json.loads(path.read_text())
     trace["provenance"] |= change
-    with pytest.raises(ConfigurationError, match="line 1: the trace has scores of range"):
+    with pytest.raises(ConfigurationError, match="line 1: there are scores of range"):
         read_samples(write(path, [trace]), ExactTask())
