@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,16 +19,16 @@ class Baseline:
     """A run of `best_of_n`, read out at every number of samples.
 
     Attributes:
-        method: the run.
+        method: the run; where it has several seeds, its first one is read out.
         ids: its problems, in the order of the rows' outcomes.
         rows: readouts; column k - 1 is for k samples.
-        num_samples: how many samples a problem had on average.
+        num_samples: how many samples each problem had.
     """
 
     method: Method
     ids: Sequence[str]
     rows: Sequence[Row]
-    num_samples: float
+    num_samples: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +57,11 @@ class Comparison:
 
 
 def compare(method: Method, baseline: Baseline) -> list[Comparison]:
-    """A method against every readout of a baseline over the same problems."""
+    """A method against every readout of a baseline, on the problems that both solved."""
     shared = [name for name in method.ids() if name in set(baseline.ids)]
     mine = take(method.outcomes(), method.ids(), shared)
     bootstrap = PairedBootstrap(len(shared))
-    axis, cost, each = _costs(method, baseline)
+    axis, cost, each = _costs(method, baseline, shared)
     samples = cost / each
     found = []
     for row in baseline.rows:
@@ -81,12 +81,15 @@ def compare(method: Method, baseline: Baseline) -> list[Comparison]:
     return found
 
 
-def _costs(method: Method, baseline: Baseline) -> tuple[str, float, float]:
-    """The axis, the method's mean cost, and that of one sample of the baseline."""
+def _costs(method: Method, baseline: Baseline, ids: Sequence[str]) -> tuple[str, float, float]:
+    """The axis, the method's mean cost on these problems, and that of a sample of the baseline."""
+    one = replace(baseline.method, runs=(baseline.method.first,))
+    place = {name: i for i, name in enumerate(baseline.ids)}
+    num_samples = sum(baseline.num_samples[place[name]] for name in ids)
     for axis in AXES:
-        mine, theirs = method.cost(axis), baseline.method.cost(axis)
+        mine, theirs = method.cost(axis, ids), one.cost(axis, ids)
         if mine is not None and theirs is not None and theirs.mean() > 0:
-            return axis, float(mine.mean()), float(theirs.mean()) / baseline.num_samples
+            return axis, float(mine.mean()), float(theirs.sum()) / num_samples
     raise ValueError("policy tokens are always known")
 
 

@@ -30,9 +30,11 @@ _NOTES = {
     "budget or number of samples only.",
     "pairs": "Accuracy of the first minus that of the other, paired over problems, with a "
     "bootstrap's interval; problems that only one of them solved, with McNemar's exact p-value, "
-    "not corrected for the number of pairs. Methods with several seeds have no test.",
+    "not corrected for the number of pairs. Methods with several seeds have no test. Everything is "
+    "of the problems that both solved, costs too.",
     "equal": "As many samples of the policy's best_of_n run with the most samples as cost what the "
-    "method cost on average; differences are paired over problems, their intervals a bootstrap's.",
+    "method cost on average, on the problems that both solved; differences are paired over "
+    "problems, their intervals a bootstrap's.",
     "samples": "Means over all subsets. A verifier that is exploited falls behind as N grows.",
     "verifiers": "AUROC within problems counts only pairs of samples of one problem, which is "
     "what a selection can use. Correlations are with the number of characters, within problems.",

@@ -124,7 +124,7 @@ class Samples:
             method=self.method,
             ids=[printable(p.problem.id) for p in self.problems],
             rows=rows,
-            num_samples=float(self.ballots.counts.mean()),
+            num_samples=self.ballots.counts.tolist(),
         )
 
     def right(self) -> Floats:

@@ -96,18 +96,23 @@ class Method:
             undecided=np.mean([[float(v == "") for v in row] for row in told], axis=1)[:, None],
         )
 
-    def cost(self, column: str) -> Floats | None:
-        """What a problem cost, the mean over the seeds; None where a backend could not tell."""
-        told = self._table(column)
+    def cost(self, column: str, ids: Sequence[str] | None = None) -> Floats | None:
+        """What a problem cost, the mean over the seeds; None where a backend could not tell.
+
+        Args:
+            column: one of `COSTS`.
+            ids: the problems, in their order; None for all of `ids()`.
+        """
+        told = self._table(column, ids)
         if any(value == "" for row in told for value in row):
             return None
         costs: Floats = np.array([[float(value) for value in row] for row in told])
         mean: Floats = costs.mean(axis=1)
         return mean
 
-    def _table(self, column: str) -> list[list[str]]:
+    def _table(self, column: str, ids: Sequence[str] | None = None) -> list[list[str]]:
         tables = [{row["id"]: row[column] for row in run.rows} for run in self.runs]
-        return [[table[name] for table in tables] for name in self.ids()]
+        return [[table[name] for table in tables] for name in (self.ids() if ids is None else ids)]
 
 
 def read_runs(paths: Iterable[Path]) -> list[RunData]:

@@ -318,7 +318,7 @@ def test_a_baseline_at_the_same_cost(cost: float, samples: float, accuracy: floa
     outcomes = Outcomes(right=right, undecided=np.zeros((2, 3)))
     row = Row(selection="best", scorer="v", is_exact=True, outcomes=outcomes, in_order=right)
     baseline = Baseline(
-        method=method("best_of_n", [1, 1], 30), ids=["0", "1"], rows=[row], num_samples=3.0
+        method=method("best_of_n", [1, 1], 30), ids=["0", "1"], rows=[row], num_samples=[3, 3]
     )
     [found] = compare(method("mine", [1, 0], cost), baseline)
     assert (found.axis, found.samples) == ("flops", pytest.approx(samples))
@@ -331,6 +331,27 @@ def test_a_baseline_at_the_same_cost(cost: float, samples: float, accuracy: floa
         assert found.difference.value == pytest.approx(0.5 - accuracy)
 
 
+def test_costs_are_of_the_problems_that_both_have() -> None:
+    """`a` failed on the two dear problems, and the second seed of `b` on one of them."""
+    rows = [
+        {"id": str(i), "right": "1", "flops": str(cost), "policy_tokens": str(cost)}
+        for i, cost in enumerate([100, 300, 5000, 7000])
+    ]
+    run = RunData(path=Path(), settings={}, problems="", rows=rows)
+    a = Method(label="a", series="a", runs=(replace(run, rows=rows[:2]),))
+    b = Method(label="b", series="b", runs=(run, replace(run, rows=rows[:3])))
+    [row] = pairs_table([a, b])
+    assert row["policy_tokens_ratio"] == 1
+    right = np.eye(4)
+    outcomes = Outcomes(right=right, undecided=np.zeros((4, 4)))
+    readout = Row(selection="best", scorer="v", is_exact=True, outcomes=outcomes, in_order=right)
+    baseline = Baseline(method=b, ids=list("0123"), rows=[readout], num_samples=[4, 4, 1, 1])
+    [found] = compare(a, baseline)
+    assert (found.cost, found.samples) == (200, 4)
+    again = Method(label="b", series="b", runs=(run,))
+    assert compare(again, baseline)[0].samples == 2.5
+
+
 def test_a_chain_that_was_cut_is_a_sample_that_was_paid_for(tmp_path: Path) -> None:
     def propose(chain: Chain, seed: int) -> Step:
         return scripted_step("#### 1", "eos") if seed % 2 else scripted_step("let me see", "length")
@@ -341,7 +362,7 @@ def test_a_chain_that_was_cut_is_a_sample_that_was_paid_for(tmp_path: Path) -> N
     solution = search.solve(Problem(text="q", id="0", answer="1"))
     own = replace(method("best_of_n", [1], 1).first, path=tmp_path)
     baseline = Samples(Method(label="a", series="a", runs=(own,)), MathTask()).baseline()
-    assert baseline.num_samples == 20
+    assert baseline.num_samples == [20]
     rows = [row for row in samples_table(baseline) if row["readout"] == "majority"]
     assert len(rows) == 20
     assert rows[0]["accuracy"] == len(solution.candidates) / 20 < rows[-1]["accuracy"] == 1
