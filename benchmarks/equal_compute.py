@@ -57,8 +57,13 @@ class Comparison:
 
 
 def compare(method: Method, baseline: Baseline) -> list[Comparison]:
-    """A method against every readout of a baseline, on the problems that both solved."""
+    """A method against every readout of a baseline, on the problems that both solved.
+
+    There is nothing to compare where there are none.
+    """
     shared = [name for name in method.ids() if name in set(baseline.ids)]
+    if not shared:
+        return []
     mine = take(method.outcomes(), method.ids(), shared)
     bootstrap = PairedBootstrap(len(shared))
     axis, cost, each = _costs(method, baseline, shared)

@@ -350,6 +350,8 @@ def test_costs_are_of_the_problems_that_both_have() -> None:
     assert (found.cost, found.samples) == (200, 4)
     again = Method(label="b", series="b", runs=(run,))
     assert compare(again, baseline)[0].samples == 2.5
+    strangers = Method(label="c", series="c", runs=(replace(run, rows=rows[2:]),))
+    assert compare(strangers, replace(baseline, ids=list("01"))) == []
 
 
 def test_a_chain_that_was_cut_is_a_sample_that_was_paid_for(tmp_path: Path) -> None:
