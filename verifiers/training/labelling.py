@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -19,13 +17,14 @@ from stepsearch.search.batching import each
 from stepsearch.search.contracts import Policy, SamplingParams
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.parameters import check_separator
-from stepsearch.search.task import Task, get_task
+from stepsearch.search.task import Task
 from stepsearch.verifiers.training.hand import DEFAULT, Layout, Taxonomy, from_hand, load_taxonomy
 from stepsearch.verifiers.training.lines import Journal, Row, read_lines
 from stepsearch.verifiers.training.monte_carlo import RolloutLabels, Value
 from stepsearch.verifiers.training.outcome import OutcomeLabels, Steps
 from stepsearch.verifiers.training.rollouts import Rollouts, write_all
 from stepsearch.verifiers.training.settings import settings_of_policy, settings_of_task
+from stepsearch.verifiers.training.workers import label_apart
 
 _log = logging.getLogger(__name__)
 Method = Literal["outcome", "checker", "both", "monte_carlo", "bisection", "hand"]
@@ -162,22 +161,7 @@ def _apply(labels: OutcomeLabels, rows: list[Row], workers: int) -> Iterator[Row
     if workers <= 1:
         yield from bar(map(labels, rows))
         return
-    spawn = multiprocessing.get_context("spawn")
-    given = (labels.task.name, labels.steps, labels.separator)
-    with ProcessPoolExecutor(workers, spawn, _start, given) as pool:
-        yield from bar(pool.map(_label, rows, chunksize=16))
-
-
-_LABELS: list[OutcomeLabels] = []
-
-
-def _start(task: str, steps: Steps, separator: str) -> None:
-    """In a worker: a task holds what cannot be sent to another process."""
-    _LABELS[:] = [OutcomeLabels(task=get_task(task), steps=steps, separator=separator)]
-
-
-def _label(row: Row) -> Row:
-    return _LABELS[0](row)
+    yield from bar(label_apart(labels, rows, workers))
 
 
 def _tell(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,11 @@ import pytest
 from filelock import FileLock
 
 from stepsearch.cli import main
-from stepsearch.search.contracts import PolicySpec
+from stepsearch.search.contracts import PolicySpec, SamplingParams
+from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.python_task import CodeTests
+from stepsearch.verifiers.training.labelling import LabelSettings
+from stepsearch.verifiers.training.labelling import label as run_label
 from stepsearch.verifiers.training.lines import read_lines, write_lines
 from stepsearch.verifiers.training.settings import changed, settings_of_policy
 
@@ -49,6 +54,71 @@ def test_rows_of_one_id_are_all_labelled(tmp_path: Path, method: str, stopped_af
     write_lines(out, rows[:stopped_after])
     assert label(tmp_path, *settings) == 0
     assert out.read_text() == whole
+
+
+CODE = {
+    "answer": CodeTests(prompt="", entry_point="f", test="assert f() == 2").as_gold(),
+    "samples": [
+        {"text": f"```python\ndef f():\n    print('{'x' * length}')\n    return 2\n```"}
+        for length in (10, 5000)
+    ],
+}
+
+
+def test_workers_have_the_task_as_it_is_set(tmp_path: Path) -> None:
+    write_lines(tmp_path / "s.jsonl", [{"id": str(i), "problem": "p"} | CODE for i in range(3)])
+    settings = ("task=python", "task.allow_unsafe=true", "task.limits.output_bytes=1000")
+    assert label(tmp_path, *settings, "method=outcome", "workers=2") == 0
+    rows = list(read_lines(tmp_path / "l.jsonl"))
+    assert [[s["outcome"] for s in row["solutions"]] for row in rows] == [[1, 0]] * 3
+    assert label(tmp_path, *settings, "method=outcome", "workers=1") == 0
+
+
+OWN = """
+from stepsearch.search.task import ExactTask, MathTask
+
+class Own:
+    name = "own"
+
+    def __init__(self):
+        self.math, self.exact = MathTask(), ExactTask()
+
+    def extract(self, text):
+        return self.math.extract(text)
+
+    def grade(self, text, gold):
+        return self.exact.equal(self.extract(text), gold + "!")
+"""
+
+
+def labelled_by(task: Any, folder: Path) -> list[Any]:
+    settings = LabelSettings(
+        samples=str(folder / "s.jsonl"),
+        out=str(folder / "l.jsonl"),
+        method="outcome",
+        task=task,
+        workers=2,
+        sampling=SamplingParams(until="end"),
+    )
+    rows = read_lines(run_label(settings, lambda: None, {}))
+    return [solution["outcome"] for row in rows for solution in row["solutions"]]
+
+
+def test_workers_take_a_task_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_task.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    task = importlib.import_module("own_task").Own()
+    told = SAMPLED[0] | {"samples": [{"text": "#### 1"}, {"text": "#### 1!"}]}
+    write_lines(tmp_path / "s.jsonl", [told])
+    assert labelled_by(task, tmp_path) == [0, 1]
+    (tmp_path / "l.jsonl").unlink()
+    task.grade = lambda text, gold: True
+    with pytest.raises(ConfigurationError, match=r"workers=2: the task 'own' cannot be sent"):
+        labelled_by(task, tmp_path)
+    del task.grade
+    (tmp_path / "own_task.py").unlink()
+    with pytest.raises(ConfigurationError, match=r"cannot be made .*own_task.*workers=1"):
+        labelled_by(task, tmp_path)
 
 
 def test_labels_go_on_where_more_was_sampled(tmp_path: Path) -> None:
