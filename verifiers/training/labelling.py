@@ -122,7 +122,11 @@ def _taxonomy(settings: LabelSettings) -> Taxonomy:
 
 
 def _left(settings: LabelSettings, journal: Journal) -> list[Row]:
-    return journal.left(read_lines(settings.samples))
+    left = journal.left(read_lines(settings.samples))
+    empty = sum(not sample["text"].strip() for row in left for sample in row["samples"])
+    if empty:
+        _log.warning("%s: %d samples without a text are left out", settings.samples, empty)
+    return left
 
 
 def _label_by_hand(settings: LabelSettings, journal: Journal) -> None:

@@ -52,10 +52,15 @@ class RolloutLabels:
             raise ConfigurationError(f"value={self.value!r} must be soft or hard")
 
     async def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """A labelled row out of a row of samples, which must hold the ids of its tokens."""
+        """A labelled row out of a row of samples, which must hold the ids of its tokens.
+
+        A sample without a text has no step to label and is left out, as by `OutcomeLabels`.
+        """
         tree = Tree(row["problem"], self.task.word(row["problem"]))
         solutions = []
         for number, sample in enumerate(row["samples"]):
+            if not sample["text"].strip():
+                continue
             if "steps" not in sample:
                 raise ConfigurationError(
                     f"samples of {row['id']!r} hold no token ids, which rollouts go on from; "

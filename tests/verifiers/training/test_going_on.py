@@ -56,6 +56,21 @@ def test_rows_of_one_id_are_all_labelled(tmp_path: Path, method: str, stopped_af
     assert out.read_text() == whole
 
 
+@pytest.mark.parametrize("method", ["both", "monte_carlo"])
+def test_a_question_that_fills_the_context_ends_nothing_and_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    told = [{"text": "w\n", "token_ids": [1]}, {"text": "#### 1", "token_ids": [2]}]
+    empty = {"text": "", "stop": "context", "tokens": 0}
+    whole = {"text": "w\n#### 1", "steps": told}
+    rows = [SAMPLED[i] | {"samples": samples} for i, samples in ((0, [empty] * 2), (2, [whole]))]
+    write_lines(tmp_path / "s.jsonl", rows)
+    assert label(tmp_path, *WORLD, f"method={method}", "k=2") == 0
+    assert "s.jsonl: 2 samples without a text are left out" in caplog.text
+    found = {row["id"]: row["solutions"] for row in read_lines(tmp_path / "l.jsonl")}
+    assert (found["a"], [len(s["labels"]) for s in found["b"]]) == ([], [2])
+
+
 CODE = {
     "answer": CodeTests(prompt="", entry_point="f", test="assert f() == 2").as_gold(),
     "samples": [

@@ -141,6 +141,19 @@ def test_rollouts_need_token_ids() -> None:
         labels(bare)
 
 
+@pytest.mark.parametrize("bisects", [True, False])
+def test_a_sample_without_a_text_is_left_out(bisects: bool) -> None:
+    """A question that fills the context has nothing else: no text, no steps, no token ids."""
+    empty = {"text": "", "seed": 1, "stop": "context", "tokens": 0}
+    given = row("ok", "bad", "#### 0")
+    rollouts = Rollouts(policy=Spoiled(), sampling=END)
+    label = RolloutLabels(rollouts=rollouts, task=get_task("math"), k=2, bisects=bisects)
+    found = asyncio.run(label(given | {"samples": [empty, *given["samples"], empty]}))
+    assert [solution["labels"] for solution in found["solutions"]] == [[1, 0, 0]]
+    assert asyncio.run(label(given | {"samples": [empty]}))["solutions"] == []
+    assert label.num_full == 2 * 2
+
+
 def sampled(folder: Path, policy: Spoiled, **changes: Any) -> list[dict[str, Any]]:
     options: dict[str, Any] = {"n": 3, "seed": 0, "concurrency": 2, "token_ids": True}
     out = sample(
