@@ -25,16 +25,16 @@ class UnreadableError(Exception):
     """A sound answer from which this sequence's score cannot be read."""
 
 
-def read_logprobs(logprobs: Mapping[str, Any]) -> Mapping[int | str, object]:
-    """Log-probabilities of the first new token's alternatives, by id or by text."""
+def read_logprobs(logprobs: Mapping[str, Any]) -> list[tuple[int | str, object]]:
+    """Log-probabilities of the first new token's alternatives, each with its id or its text."""
     if not logprobs:
         raise ValueError("the server tells no log-probabilities; use one that does (logprobs)")
     if not logprobs.get("content"):
         top = first(logprobs, "top_logprobs")
-        return {string(key, "a key of top_logprobs"): value for key, value in top.items()}
+        return [(string(key, "a key of top_logprobs"), value) for key, value in top.items()]
     listed = items(first(logprobs, "content").get("top_logprobs"), "top_logprobs")  # llama.cpp
     entries = [mapping(entry, "an entry of top_logprobs") for entry in listed]
-    return {_key(entry): entry.get("logprob") for entry in entries}
+    return [(_key(entry), entry.get("logprob")) for entry in entries]
 
 
 def _key(entry: Mapping[str, Any]) -> int | str:

@@ -25,6 +25,7 @@ from stepsearch.verifiers.heads import Head
 from stepsearch.verifiers.model_verifier import scored
 from stepsearch.verifiers.openai_answers import UnreadableError
 from stepsearch.verifiers.openai_routes import ByClassifier, ByCompletion, ByTokens, Route, Served
+from stepsearch.verifiers.openai_tokens import ReadTokens
 from stepsearch.verifiers.tokens import token_ids
 
 RouteName = Literal["completions", "pooling", "classify"]
@@ -94,9 +95,8 @@ class OpenAIBody:
 
     def _routed(self, served: Served, route: RouteName, format: HeadFormat | TokensFormat) -> Route:
         if isinstance(format, TokensFormat):
-            good, bad = token_ids(format, self.tokenizer)
-            texts = (str(self.tokenizer.decode([good])), str(self.tokenizer.decode([bad])))
-            return ByCompletion(served, (good, bad), texts)
+            tokens = ReadTokens(self.tokenizer, *token_ids(format, self.tokenizer))
+            return ByCompletion(served, tokens)
         way = ByTokens if route == "pooling" else ByClassifier
         return way(served, format.num_outputs)
 

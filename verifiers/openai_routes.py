@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from stepsearch.policies.openai_client import OpenAIClient
-from stepsearch.policies.openai_fields import first, items, logprob, optional
+from stepsearch.policies.openai_fields import first, items, optional
 from stepsearch.verifiers.openai_answers import (
     UnreadableError,
     count_tokens,
@@ -23,6 +23,7 @@ from stepsearch.verifiers.openai_answers import (
     read_logprobs,
     read_rows,
 )
+from stepsearch.verifiers.openai_tokens import ReadTokens
 
 _NUM_TOLD = 20
 """Most tokens whose log-probabilities vLLM tells by default."""
@@ -85,12 +86,11 @@ class ByCompletion:
 
     Args:
         server: whom to ask.
-        tokens: ids of the good and the bad token.
-        texts: of the same, for servers that tell tokens by text.
+        tokens: the good and the bad token.
     """
 
-    def __init__(self, server: Served, tokens: tuple[int, int], texts: tuple[str, str]) -> None:
-        self._server, self._tokens, self._texts = server, tokens, texts
+    def __init__(self, server: Served, tokens: ReadTokens) -> None:
+        self._server, self._tokens = server, tokens
 
     async def read(self, ids: Sequence[int], positions: Sequence[int], **extra: Any) -> Read:
         """See `Route.read`."""
@@ -108,24 +108,16 @@ class ByCompletion:
             max_tokens=1,
             temperature=1.0,
             logprobs=_NUM_TOLD,
-            logprob_token_ids=list(self._tokens),
+            logprob_token_ids=list(self._tokens.ids),
             return_tokens_as_token_ids=True,
             **extra,
         )
 
     def _row(self, choice: Mapping[str, Any]) -> Tensor:
         told = read_logprobs(optional(choice.get("logprobs"), "logprobs"))
-        row = []
-        for token, text in zip(self._tokens, self._texts, strict=True):
-            found = [told[key] for key in (token, f"token_id:{token}", text) if key in told]
-            if not found:
-                raise UnreadableError(
-                    f"{text!r} ({token}) is not among the {len(told)} most likely tokens that the"
-                    " server tells; vLLM from 0.26 tells the tokens that it is asked for"
-                )
-            row.append(logprob(found[0], f"the logprob of {text!r}"))
+        row = self._tokens.logprobs(told)
         if max(row) <= _IMPOSSIBLE:
-            raise UnreadableError(f"the server calls {self._texts} both impossible")
+            raise UnreadableError(f"the server calls {self._tokens.texts} both impossible")
         return torch.tensor([row])
 
 

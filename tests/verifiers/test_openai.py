@@ -11,6 +11,7 @@ import pytest
 from support.faulty import running
 from support.judge_server import JudgeServer, outputs
 from support.tiny import save_tiny, tiny_tokenizer
+from support.tokenizers import mistral_tokenizer
 
 from stepsearch import Budget, ConfigurationError, Engine, ModelNotFoundError
 from stepsearch.policies.openai_client import OpenAIClient
@@ -187,6 +188,53 @@ def test_a_token_that_is_not_told_is_no_score(server: JudgeServer, connect: Conn
     assert found.failure is not None
     assert (found.failure.kind, found.values, found.tokens) == ("missing", (), None)
     assert "not among the 1 most likely" in found.failure.message
+
+
+@pytest.fixture
+def twins(server: JudgeServer, tmp_path: Path) -> dict[str, Any]:
+    """Settings of a verifier whose tokens have twins: a byte of the same text."""
+    tokenizer = mistral_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    server._tokenizer, server.tokens = tokenizer, (260, 261)
+    assert tokenizer.decode([260]) == tokenizer.decode([46]) == "+"
+    plain = {"prompt": "plain", "joiner": " ", "separator": "\n", "joined": True, "mark": "+"}
+    return {"tokenizer": tmp_path, "format": TOKENS | plain}
+
+
+@pytest.mark.parametrize("form", ["asked", "content"])
+def test_a_token_whose_text_others_have_is_read_by_its_id(
+    server: JudgeServer, connect: Connect, twins: dict[str, Any], form: str
+) -> None:
+    server.form = form
+    verifier, chain = connect(**twins), chain_of(QUESTION, STEPS)
+    (scores,) = score(verifier, chain)
+    assert scores.values == pytest.approx(expected(verifier, chain, 0), abs=1e-6)
+
+
+def test_a_token_whose_text_others_have_is_never_read_by_its_text(
+    server: JudgeServer, connect: Connect, twins: dict[str, Any]
+) -> None:
+    verifier = connect(**twins)
+    server.form = "top"
+    (found,) = score(verifier, chain_of(QUESTION, STEPS))
+    assert found.failure is not None
+    assert (found.failure.kind, found.values) == ("missing", ())
+    words = r"'\+' is the text of the tokens \[46, 260\] alike"
+    with pytest.raises(VerifierError, match=f"{words}.*verifier.base_url"):
+        connect(**twins)
+
+
+def test_a_text_that_the_server_tells_twice_is_no_score(
+    server: JudgeServer, connect: Connect
+) -> None:
+    verifier = connect()
+    top = [{"token": token, "logprob": -1.0} for token in "+-+"]
+    told = {"logprobs": {"content": [{"top_logprobs": top}]}}
+    server.change_next(lambda answer: answer | {"choices": [told]})
+    (found,) = score(verifier, chain_of(QUESTION, STEPS[:1]))
+    assert found.failure is not None
+    assert found.failure.kind == "missing"
+    assert "'+' (13) 2 times" in found.failure.message
 
 
 @pytest.mark.parametrize(
