@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from stepsearch.policies.openai_client import OpenAIClient
+from stepsearch.policies.openai_prompts import TextPrompts
 from stepsearch.policies.openai_replies import Reply, read_reply
 from stepsearch.policies.parts import later_seed
 from stepsearch.policies.starts import Starts
@@ -93,6 +94,7 @@ class ByText:
 
     def __init__(self, server: Server, starts: Starts, rules: StepRules) -> None:
         self._server, self._starts, self._rules = server, starts, rules
+        self._prompts = TextPrompts(starts, server.options)
 
     def check(self, chain: Chain, params: SamplingParams) -> None:
         """Raise `PolicyError` when the chain has ended."""
@@ -101,7 +103,7 @@ class ByText:
 
     async def run(self, chain: Chain, seed: int, params: SamplingParams) -> Continued:
         """Continue a chain."""
-        prompt = self._starts.decode(self._starts.prompt(chain.prompt)) + chain.text
+        prompt = self._prompts.text(chain.prompt) + chain.text
         before = list(chain.texts)
         steps: list[Step] = []
         replies: list[Reply] = []

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.faulty import FaultyServer, running
 from support.tiny import save_tiny, tiny_tokenizer
+from support.tokenizers import llama_tokenizer
 
 from stepsearch import Budget, ConfigurationError, Engine, ModelNotFoundError, SamplingParams
 from stepsearch.policies import openai_client
@@ -56,9 +57,8 @@ def connect(server: FaultyServer, folder: Path) -> Iterator[Connect]:
         policy = OpenAIPolicy(
             base_url=server.url,
             model="tiny",
-            tokenizer=folder,
             prompt_format={"system": None},
-            **{"server": FAST} | settings,
+            **{"server": FAST, "tokenizer": folder} | settings,
         )
         made.append(policy)
         return policy
@@ -95,6 +95,21 @@ def test_steps_one_by_one_join_to_what_was_written(
         assert all(step.num_tokens for step in found.steps)
         assert found.prompt_tokens is not None
         assert (found.prompt_tokens_reused or 0) > 0
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_begin_mark_that_the_server_puts_before_a_text_is_read_once(
+    server: FaultyServer, connect: Connect, tmp_path: Path, adds: bool
+) -> None:
+    tokenizer = llama_tokenizer()
+    tokenizer.save_pretrained(save_tiny(tmp_path))
+    options = {} if adds else {"add_special_tokens": False}
+    for prompts in ("ids", "text"):
+        policy = connect(tokenizer=tmp_path, prompts=prompts, options=options)
+        sample(policy, replace(STEP, max_step_tokens=1), [1])
+    by_ids, by_text = (body["prompt"] for body in server.bodies)
+    assert tokenizer(by_text, add_special_tokens=adds).input_ids == by_ids
+    assert by_ids.count(tokenizer.bos_token_id) == 1
 
 
 @pytest.mark.parametrize("fault", ["500", "429", "503", "empty", "html", "cut", "slow", "drip"])
