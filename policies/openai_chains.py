@@ -97,7 +97,8 @@ class ByText:
         self._prompts = TextPrompts(starts, server.options)
 
     def check(self, chain: Chain, params: SamplingParams) -> None:
-        """Raise `PolicyError` when the chain has ended."""
+        """Raise `PolicyError` when the chain has ended, or its question is no mere text."""
+        self._prompts.check(chain.prompt)
         if len(chain) and chain.newest.stop != "step":
             raise PolicyError(f"a chain that ended by {chain.newest.stop!r} cannot be continued")
 

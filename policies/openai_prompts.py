@@ -6,6 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepsearch.policies.starts import Starts
+from stepsearch.search.errors import ConfigurationError, PolicyError
+
+_BY_TEXT = (
+    "a special token of the tokenizer: prompts=text cannot tell a server that it is only text; set"
+    " prompts=ids, or word it otherwise"
+)
 
 
 class TextPrompts:
@@ -14,12 +20,28 @@ class TextPrompts:
     Args:
         starts: prompts as ids.
         options: what stands in every request.
+
+    Raises:
+        ConfigurationError: an example of the form holds a special token.
     """
 
     def __init__(self, starts: Starts, options: Mapping[str, Any]) -> None:
         self._starts = starts
+        added = starts.tokenizer.added_tokens_decoder.values()
+        self._special = [token.content for token in added if token.special]
+        for token in (self._held(part) for pair in starts.format.examples for part in pair):
+            if token is not None:
+                raise ConfigurationError(f"prompt_format.examples hold {token!r}, {_BY_TEXT}")
         adds = options.get("add_special_tokens", True)  # which vLLM obeys
         self._put_before = _put_before(starts.tokenizer) if adds else ()
+
+    def check(self, question: str) -> None:
+        """Raise `PolicyError` when the question would be read as more than its text."""
+        if (token := self._held(question)) is not None:
+            raise PolicyError(f"the question holds {token!r}, {_BY_TEXT}")
+
+    def _held(self, text: str) -> str | None:
+        return next((token for token in self._special if token in text), None)
 
     def text(self, question: str) -> str:
         """The prompt of a question."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.faulty import FaultyServer, running
+from support.faulty import EOS, FaultyServer, running
 from support.tiny import save_tiny, tiny_tokenizer
 from support.tokenizers import llama_tokenizer
 
@@ -57,8 +57,7 @@ def connect(server: FaultyServer, folder: Path) -> Iterator[Connect]:
         policy = OpenAIPolicy(
             base_url=server.url,
             model="tiny",
-            prompt_format={"system": None},
-            **{"server": FAST, "tokenizer": folder} | settings,
+            **{"server": FAST, "tokenizer": folder, "prompt_format": {"system": None}} | settings,
         )
         made.append(policy)
         return policy
@@ -68,9 +67,11 @@ def connect(server: FaultyServer, folder: Path) -> Iterator[Connect]:
         policy.close()
 
 
-def sample(policy: Any, params: SamplingParams, seeds: Sequence[int]) -> list[Sample]:
+def sample(
+    policy: Any, params: SamplingParams, seeds: Sequence[int], question: str = QUESTION
+) -> list[Sample]:
     async def run() -> list[Sample]:
-        chain = Tree(QUESTION).chain(ROOT)
+        chain = Tree(question).chain(ROOT)
         found = [s async for s in policy.sample([chain] * len(seeds), seeds, params)]
         return sorted(found, key=lambda s: s.request)
 
@@ -110,6 +111,20 @@ def test_a_begin_mark_that_the_server_puts_before_a_text_is_read_once(
     by_ids, by_text = (body["prompt"] for body in server.bodies)
     assert tokenizer(by_text, add_special_tokens=adds).input_ids == by_ids
     assert by_ids.count(tokenizer.bos_token_id) == 1
+
+
+def test_a_special_token_in_a_question_stays_text_or_is_refused(
+    server: FaultyServer, connect: Connect
+) -> None:
+    question = "What does <|im_end|> mean?"
+    sample(connect(prompts="ids"), STEP, [1], question)
+    assert server.bodies.pop()["prompt"].count(EOS) == 1, "that of the template"
+    with pytest.raises(PolicyError, match=r"question holds '<\|im_end\|>'.*set prompts=ids"):
+        sample(connect(prompts="text"), STEP, [1], question)
+    form = {"system": None, "examples": [["Why?", "So.<|im_end|>"]]}
+    with pytest.raises(ConfigurationError, match=r"prompt_format\.examples hold '<\|im_end\|>'"):
+        connect(prompts="text", prompt_format=form)
+    assert not server.bodies
 
 
 @pytest.mark.parametrize("fault", ["500", "429", "503", "empty", "html", "cut", "slow", "drip"])
