@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MAY_PASS = frozenset({408, 425, 429, 500, 502, 503, 504})
+_NO_LIST = frozenset({401, 403, 404, 405, 410, 501})
+"""What a server says that has no list of models, or shows none to this key; both may complete."""
 _LONGEST_WAIT = 30.0
 LARGEST_BODY = 64 << 20
 """Most bytes of an answer: the rows or log-probabilities of a million tokens are smaller."""
@@ -37,6 +39,10 @@ class RefusedError(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"HTTP {status}: {message}")
         self.status = status
+
+
+class UnreachableError(ConnectionError):
+    """No connection could be made."""
 
 
 class _Answer(NamedTuple):
@@ -96,6 +102,7 @@ class OpenAIClient:
         self._patience = patience
         self._failures = (httpx2.TransportError, httpx2.DecodingError)
         self._timeouts = httpx2.TimeoutException
+        self._unreachable = httpx2.ConnectError
         self._slots = asyncio.Semaphore(patience.concurrency)
         self._random = random.Random()  # waits must not move anybody's random numbers
         self._http = httpx2.AsyncClient(
@@ -130,20 +137,20 @@ class OpenAIClient:
 
         async def once() -> dict[str, object]:
             answer = await self._fetch("GET", "models")
-            return read_lengths(answer.content) if answer.status == 200 else {}
+            return {} if answer.status in _NO_LIST else read_lengths(_accepted(answer).content)
 
         try:  # a wrong address is told at once
-            return self.loop.submit(self._repeat(once, BadReplyError)).result()
-        except BadReplyError as error:
+            return self.loop.submit(self._repeat(once, UnreachableError)).result()
+        except UnreachableError as error:
             raise ModelNotFoundError(
-                f"base_url={self._http.base_url}: the list of models cannot be read: {error}"
+                f"base_url={self._http.base_url}: no server answers there ({error}); start it,"
+                " or correct the address"
             ) from error
         except RefusedError as error:
             raise ModelNotFoundError(f"base_url={self._http.base_url}: {error}") from error
         except (ConnectionError, TimeoutError) as error:
             raise ModelNotFoundError(
-                f"base_url={self._http.base_url}: no server answers there ({error}); start it,"
-                " or correct the address"
+                f"base_url={self._http.base_url}: the list of models cannot be read: {error}"
             ) from error
 
     @property
@@ -171,27 +178,21 @@ class OpenAIClient:
             return read(await self._post_once(path, body))
 
         async with self._slots:
-            return await self._repeat(once, ConnectionError, TimeoutError)
+            return await self._repeat(once)
 
-    async def _repeat(self, once: Callable[[], Awaitable[T]], *passing: type[Exception]) -> T:
+    async def _repeat(self, once: Callable[[], Awaitable[T]], *final: type[Exception]) -> T:
+        """What comes of asking, again after what may pass, but for what is `final`."""
         for attempt in range(1, self._patience.attempts + 1):
             try:
                 return await once()
-            except passing as error:
-                if attempt == self._patience.attempts:
+            except (ConnectionError, TimeoutError) as error:
+                if attempt == self._patience.attempts or isinstance(error, final):
                     raise
                 await asyncio.sleep(self._wait(attempt, error))
         raise AssertionError("every attempt returns or raises")
 
     async def _post_once(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        answer = await self._fetch("POST", path, body)
-        if answer.status in _MAY_PASS:
-            busy = ConnectionError(f"HTTP {answer.status}: {answer.text}")
-            busy.add_note(answer.retry_after)
-            raise busy
-        if answer.status >= 400:
-            raise RefusedError(answer.status, answer.text)
-        return parse(answer.content)
+        return parse(_accepted(await self._fetch("POST", path, body)).content)
 
     async def _fetch(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
@@ -199,6 +200,7 @@ class OpenAIClient:
         """One request. The library bounds each wait; a server that trickles would never reach it.
 
         Raises:
+            UnreachableError: no connection could be made.
             ConnectionError, TimeoutError: no whole answer came.
             RefusedError: it was redirected; the key is not for whoever is there.
         """
@@ -222,7 +224,8 @@ class OpenAIClient:
                 f"{url} did not answer in {self._patience.timeout:g} s (server.timeout)"
             ) from error
         except self._failures as error:
-            raise ConnectionError(f"{url}: {type(error).__name__}: {error}") from error
+            kind = UnreachableError if isinstance(error, self._unreachable) else ConnectionError
+            raise kind(f"{url}: {type(error).__name__}: {error}") from error
 
     def _wait(self, attempt: int, error: Exception) -> float:
         longest = min(self._patience.first_wait * 2.0 ** (attempt - 1), _LONGEST_WAIT)
@@ -241,6 +244,17 @@ class OpenAIClient:
     def close(self) -> None:
         """Close all connections. Closing twice does nothing."""
         self.loop.submit(self._http.aclose()).result(timeout=10)
+
+
+def _accepted(answer: _Answer) -> _Answer:
+    """The answer, unless the server could not or would not give what was asked for."""
+    if answer.status in _MAY_PASS:
+        busy = ConnectionError(f"HTTP {answer.status}: {answer.text}")
+        busy.add_note(answer.retry_after)
+        raise busy
+    if answer.status >= 400:
+        raise RefusedError(answer.status, answer.text)
+    return answer
 
 
 def _seconds(retry_after: str) -> float:

@@ -52,13 +52,10 @@ Connect = Callable[..., OpenAIPolicy]
 @pytest.fixture
 def connect(server: FaultyServer, folder: Path) -> Iterator[Connect]:
     made: list[OpenAIPolicy] = []
+    common = {"base_url": server.url, "model": "tiny", "tokenizer": folder, "server": FAST}
 
     def make(**settings: Any) -> OpenAIPolicy:
-        policy = OpenAIPolicy(
-            base_url=server.url,
-            model="tiny",
-            **{"server": FAST, "tokenizer": folder, "prompt_format": {"system": None}} | settings,
-        )
+        policy = OpenAIPolicy(**{"prompt_format": {"system": None}} | common | settings)
         made.append(policy)
         return policy
 
@@ -229,6 +226,37 @@ def test_a_list_of_models_that_cannot_be_read_is_told(
         connect()
     assert len(server.listed) == 3, "it was asked three times"
     assert sample(connect(), STEP, [1]), "and twice, and had a good one then"
+
+
+@pytest.mark.parametrize("fault", [503, 429, "cut"])
+def test_a_list_of_models_that_does_not_come_is_asked_for_again(
+    server: FaultyServer, connect: Connect, fault: object
+) -> None:
+    server.listed.extendleft([fault] * 2)
+    with pytest.raises(ModelNotFoundError, match="has tiny"):
+        connect(model="big")
+    server.listed.extendleft([fault] * 3)
+    with pytest.raises(ModelNotFoundError, match=r"base_url=.*list of models cannot be read: "):
+        connect()
+    assert len(server.listed) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405, 501])
+def test_a_server_may_have_no_list_of_models(
+    server: FaultyServer, connect: Connect, status: int
+) -> None:
+    server.listed.appendleft(status)
+    assert sample(connect(), STEP, [1])
+    assert len(server.listed) == 1
+
+
+@pytest.mark.parametrize("status", [400, 418, 520])
+def test_a_list_of_models_that_is_refused_is_told(
+    server: FaultyServer, connect: Connect, status: int
+) -> None:
+    server.listed.appendleft(status)
+    with pytest.raises(ModelNotFoundError, match=rf"base_url=.*HTTP {status}: no"):
+        connect()
 
 
 @pytest.mark.parametrize("length", [True, -5, 0, "512", 1.5])

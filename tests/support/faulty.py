@@ -28,7 +28,8 @@ class FaultyServer:
         most_at_once: most requests that were in flight together.
         gathers: no request is answered before so many were in flight together.
         change: what the fault `changed` makes of an answer; a text is sent as it is.
-        listed: what /models answers, one after the other; the last stays.
+        listed: what /models answers, one after the other; the last stays. A number is a status,
+            `cut` breaks the connection.
         moved: whether /models redirects.
     """
 
@@ -77,6 +78,10 @@ class FaultyServer:
             if self.moved:
                 return await self._send(writer, 307, "", Location="/elsewhere")
             listed = self.listed.popleft() if len(self.listed) > 1 else self.listed[0]
+            if listed == "cut":
+                raise ConnectionError("cut off")
+            if isinstance(listed, int):
+                return await self._send(writer, listed, "no", **{"Retry-After": "0.01"})
             return await self._send(writer, 200, json.dumps(listed))
         self.bodies.append(body)
         fault = self.faults.popleft() if self.faults else "none"
