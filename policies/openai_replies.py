@@ -21,6 +21,8 @@ from stepsearch.policies.openai_fields import (
 _MOST_TOKENS = 1 << 31
 """No vocabulary has as many; ids are kept in 32 bits."""
 
+_INSTEAD_OF_TEXT = ("refusal", "tool_calls", "function_call")
+
 End = Literal["stopped", "eos", "length"]
 
 
@@ -77,7 +79,7 @@ def read_reply(answer: Mapping[str, Any], stop_ids: Collection[int] = ()) -> Rep
 
 def _text(choice: Mapping[str, Any]) -> str:
     chat = "message" in choice
-    text = mapping(choice["message"], "message").get("content") if chat else choice.get("text")
+    text = _content(mapping(choice["message"], "message")) if chat else choice.get("text")
     if text is None:  # a refusal, or a call of a tool; the next answer would be another
         raise ValueError(f"the choice has no text: {shown(choice)}")
     written = string(text, "content" if chat else "text")
@@ -86,6 +88,17 @@ def _text(choice: Mapping[str, Any]) -> str:
     except UnicodeEncodeError as error:  # which neither a trace nor the next prompt could hold
         raise BadReplyError(f"the text holds half a character: {shown(text)}") from error
     return written
+
+
+def _content(message: Mapping[str, Any]) -> object:
+    """What a chat answered; a null is an empty text, but for a refusal or a call of a tool.
+
+    All that was written may be reasoning, which servers put into a field of its own.
+    """
+    content = message.get("content")
+    if content is None and not any(message.get(field) for field in _INSTEAD_OF_TEXT):
+        return ""
+    return content
 
 
 def _ids(told: object) -> tuple[int, ...] | None:

@@ -75,12 +75,13 @@ def brief(steps: Sequence[Step]) -> list[tuple[str, int, str]]:
 
 
 def chat(
-    text: str, pieces: Sequence[str] | None, finish: str, usage: int | None
+    text: str | None, pieces: Sequence[str] | None, finish: str, usage: int | None, **fields: Any
 ) -> Callable[[Any], object]:
     """A chat's answer in the place of what the server wrote."""
     told = None if pieces is None else [{"token": p, "logprob": -1.0} for p in pieces]
-    choice = {"message": {"content": text}, "finish_reason": finish, "logprobs": {"content": told}}
-    return lambda _: {"choices": [choice], "usage": {"completion_tokens": usage}}
+    choice = {"finish_reason": finish, "logprobs": {"content": told}}
+    answer = {"message": {"content": text} | fields}
+    return lambda _: {"choices": [choice | answer], "usage": {"completion_tokens": usage}}
 
 
 CHATS: list[tuple[Callable[[Any], object], list[tuple[str, int, str]]]] = [
@@ -96,6 +97,10 @@ CHATS: list[tuple[Callable[[Any], object], list[tuple[str, int, str]]]] = [
     (chat("", [], "stop", 40), [("", 40, "eos")]),
     (chat("", [], "length", 40), [("", 40, "budget")]),
     (chat("", ["<think>", "so"], "length", 40), [("", 40, "budget")]),
+    # All tokens went into reasoning that the server shows elsewhere.
+    (chat(None, None, "length", 40, reasoning_content="so so"), [("", 40, "budget")]),
+    (chat(None, ["<think>", "so"], "length", 40, tool_calls=[]), [("", 40, "budget")]),
+    (chat(None, None, "stop", 40, refusal=None), [("", 40, "eos")]),
     # Special tokens, and space that the server strips, are no part of the answer.
     (chat("1+1", ["1", "+", "1", "<|im_end|>"], "stop", 4), [("1+1", 4, "eos")]),
     (chat("1+1", ["1", "+", "1\n", "<|im_end|>"], "stop", 4), [("1+1", 4, "eos")]),
@@ -113,6 +118,19 @@ def test_a_chat_ends_and_counts_as_the_server_says(
     policy = connect("chat")
     server.change_next(change)
     assert brief(sample(policy, END).steps) == expected
+
+
+@pytest.mark.parametrize(
+    "field", [{"refusal": "I cannot."}, {"tool_calls": [{}]}, {"function_call": {"name": "f"}}]
+)
+def test_a_chat_that_refuses_or_calls_has_no_text(
+    server: FaultyServer, connect: Connect, field: dict[str, Any]
+) -> None:
+    policy = connect("chat")
+    server.change_next(chat(None, None, "stop", 40, **field))
+    with pytest.raises(PolicyError, match="the choice has no text: "):
+        sample(policy, END)
+    assert len(server.bodies) == 1
 
 
 def test_a_step_with_tokens_that_are_not_shown_has_no_logprob(
