@@ -209,9 +209,9 @@ def counted(reply: Reply, limit: int) -> int:
             " budget cannot be kept; use another server"
         )
     least = int(bool(reply.text) or reply.end == "stopped")  # the separator was written, too
-    if type(reply.num_tokens) is not int or reply.num_tokens < least:
+    if reply.num_tokens < least:
         raise PolicyError(
-            f"the server tells of {reply.num_tokens!r} tokens (usage.completion_tokens) where it"
+            f"the server tells of {reply.num_tokens} tokens (usage.completion_tokens) where it"
             f" wrote {least} at least, so a budget cannot be kept; use another server"
         )
     if reply.num_tokens > limit:

@@ -69,6 +69,8 @@ def read_reply(answer: Mapping[str, Any], stop_ids: Collection[int] = ()) -> Rep
     pieces, logprobs = _tokens(optional(choice.get("logprobs"), "logprobs"))
     ids = _ids(choice.get("token_ids"))
     count = usage.get("completion_tokens")
+    if count is not None:
+        count = whole(count, "usage.completion_tokens")
     if ids is not None:
         count = len(ids)
     elif pieces is not None and count is None:
