@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import os
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from stepsearch.policies.openai_access import check_address, read_key
 from stepsearch.policies.openai_fields import BadReplyError, excerpt, parse, start_of
 from stepsearch.policies.openai_models import known_length, read_lengths
 from stepsearch.search.background import BackgroundLoop
@@ -97,8 +97,8 @@ class OpenAIClient:
     def __init__(self, base_url: str, api_key_variable: str, patience: Patience) -> None:
         import httpx2
 
-        _check_address(base_url)
-        key = os.environ.get(api_key_variable)
+        check_address(base_url)
+        key = read_key(api_key_variable)
         self._patience = patience
         self._failures = (httpx2.TransportError, httpx2.DecodingError)
         self._timeouts = httpx2.TimeoutException
@@ -263,27 +263,6 @@ def _seconds(retry_after: str) -> float:
         seconds = float(retry_after)
         return seconds if math.isfinite(seconds) else 0.0
     return 0.0
-
-
-def _check_address(base_url: str) -> None:
-    """Raise `ConfigurationError` when nothing can be asked there."""
-    import httpx2
-
-    if not base_url.startswith(("http://", "https://")):
-        raise ConfigurationError(
-            f"base_url={base_url!r} must begin with http:// or https://, and most often ends with"
-            " /v1"
-        )
-    try:
-        url = httpx2.URL(base_url)
-    except httpx2.InvalidURL as error:
-        raise ConfigurationError(f"base_url={base_url!r} is no address: {error}") from error
-    if not url.host:
-        raise ConfigurationError(f"base_url={base_url!r} names no host")
-    if url.port is not None and not 0 < url.port < 1 << 16:
-        raise ConfigurationError(
-            f"base_url={base_url!r}: port {url.port} must be between 1 and 65535"
-        )
 
 
 async def _content(reply: httpx2.Response) -> bytes:

@@ -357,6 +357,35 @@ def test_an_address_that_cannot_be_is_told(folder: Path, url: str, words: str) -
     assert str(error.value).startswith(f"base_url={url!r}")
 
 
+@pytest.mark.parametrize("key", ["sk-secret", "sk-secret\n", "\t sk-secret\r\n"])
+def test_a_key_is_sent_without_the_space_around_it(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("SOME_KEY", key)
+    client = connect(api_key_variable="SOME_KEY").client
+    assert client._http.headers["Authorization"] == "Bearer sk-secret"
+
+
+@pytest.mark.parametrize(
+    "key", ["sk-secr\u00e9t", "sk-secr\r\nX-More: 1", "sk-secr\x7f", "sk-secr\udcff"]
+)
+def test_a_key_that_no_header_may_hold_is_told_and_not_shown(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("SOME_KEY", key)
+    with pytest.raises(ConfigurationError, match="api_key_variable=SOME_KEY") as error:
+        connect(api_key_variable="SOME_KEY")
+    assert "secr" not in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["", " \n"])
+def test_no_key_is_sent_where_there_is_none(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("SOME_KEY", key)
+    assert "Authorization" not in connect(api_key_variable="SOME_KEY").client._http.headers
+
+
 def test_one_filtered_choice_ends_the_problem_with_the_reason(
     server: FaultyServer, connect: Connect
 ) -> None:
