@@ -14,7 +14,8 @@ from stepsearch.policies.openai_access import check_address, read_key
 from stepsearch.policies.openai_fields import BadReplyError, excerpt, parse, start_of
 from stepsearch.policies.openai_models import known_length, read_lengths
 from stepsearch.search.background import BackgroundLoop
-from stepsearch.search.errors import ConfigurationError, ModelNotFoundError
+from stepsearch.search.errors import ModelNotFoundError
+from stepsearch.search.parameters import number, whole
 
 if TYPE_CHECKING:
     import httpx2
@@ -75,9 +76,10 @@ class Patience:
     first_wait: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "timeout", "attempts", "first_wait"):
-            if not getattr(self, name) > 0:
-                raise ConfigurationError(f"server.{name}={getattr(self, name)} must be positive")
+        for name in ("concurrency", "attempts"):
+            whole(f"server.{name}", getattr(self, name), least=1)
+        for name in ("timeout", "first_wait"):
+            number(f"server.{name}", getattr(self, name), above=0)
 
 
 class OpenAIClient:

@@ -288,6 +288,22 @@ def test_a_size_that_cannot_be_is_refused_before_anything_is_asked(
         OpenAIPolicy(**settings, **{name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((n, v) for n in ("attempts", "concurrency") for v in (0, 2.5, "3", True, None)),
+        *((n, v) for n in ("timeout", "first_wait") for v in (0, "10", True, None, float("nan"))),
+        ("timeout", float("inf")),
+    ],
+)
+def test_a_number_of_a_server_that_cannot_be_is_refused(
+    folder: Path, name: str, value: Any
+) -> None:
+    settings = {"base_url": "http://127.0.0.1:9/v1", "model": "tiny", "tokenizer": folder}
+    with pytest.raises(ConfigurationError, match=rf"server\.{name}={value!r} must be a"):
+        OpenAIPolicy(**settings, server={name: value})
+
+
 def test_a_number_of_parameters_may_be_written_with_an_exponent(connect: Connect) -> None:
     assert connect(num_parameters=1.5e9).spec.num_parameters == 1_500_000_000
     assert connect(num_parameters=None).spec.num_parameters is None
@@ -518,5 +534,3 @@ def test_a_wrong_address_or_name_is_told_at_once(
         OpenAIPolicy(base_url="localhost:1", model="tiny", tokenizer=folder)
     with pytest.raises(ConfigurationError, match="prompts='words'"):
         connect(prompts="words")
-    with pytest.raises(ConfigurationError, match=r"server\.attempts=0"):
-        connect(server={"attempts": 0})
