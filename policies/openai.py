@@ -115,7 +115,7 @@ class OpenAIPolicy:
             eos_ids = describe(tokenizer).eos_ids
         except ModelNotFoundError as error:
             raise ModelNotFoundError(
-                f"prompts={prompts} needs the model's tokenizer here, not its weights: {error} Set"
+                f"prompts={prompts} needs the model's tokenizer here, not its weights: {error}; set"
                 " policy.tokenizer to its folder or its name on the hub, or policy.prompts=chat"
             ) from error
         rules = StepRules(separator=form.separator, final_prefix=form.final_prefix, eos_ids=eos_ids)

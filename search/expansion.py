@@ -334,6 +334,7 @@ def unwrap(scores: StepScores | Exception) -> StepScores:
         return scores
     if isinstance(scores, StepsearchError):
         raise scores
-    cause = scores if isinstance(scores, Exception) else None
-    _log.debug("the verifier failed", exc_info=cause)
-    raise VerifierError(f"{type(scores).__name__}: {scores}") from cause
+    if not isinstance(scores, Exception):
+        raise VerifierError(f"the verifier gave {scores!r:.100} where StepScores belong")
+    _log.debug("the verifier failed", exc_info=scores)
+    raise VerifierError(f"{type(scores).__name__}: {scores}") from scores

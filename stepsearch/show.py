@@ -13,10 +13,6 @@ _RED, _YELLOW, _GREEN = "\x1b[31m", "\x1b[33m", "\x1b[32m"
 _MEANING = {"best": "score", "weighted": "share of scores", "majority": "share of votes"}
 _SURE = 0.7
 """A step with at least this probability is shown as sure."""
-_UNFINISHED = (
-    "(no chain was finished)",
-    "(no chain was finished within the budget; a larger budget or a smaller search.n may do)",
-)
 
 
 def render(solution: Solution, *, colour: bool, select: Selection | None = None) -> str:
@@ -28,7 +24,7 @@ def render(solution: Solution, *, colour: bool, select: Selection | None = None)
         select: how the answer was chosen, which says what its score is.
     """
     lines = [_step(step, solution, colour) for step in solution.steps]
-    lines = lines or [_UNFINISHED[solution.stop == "budget"]]
+    lines = lines or [_nothing_chosen(solution)]
     answer = solution.answer if solution.answer is not None else "none"
     if solution.stop == "abstained":
         answer = "withheld"
@@ -38,6 +34,13 @@ def render(solution: Solution, *, colour: bool, select: Selection | None = None)
     if solution.error:
         lines.append(_paint(f"note    {solution.error}", _YELLOW, colour))
     return "\n".join(lines)
+
+
+def _nothing_chosen(solution: Solution) -> str:
+    if solution.candidates:
+        return "(no finished chain has a score)"
+    hint = " within the budget; a larger budget or a smaller search.n may do"
+    return f"(no chain was finished{hint if solution.stop == 'budget' else ''})"
 
 
 def _cost(solution: Solution) -> str:

@@ -8,8 +8,9 @@ import pytest
 from support.strategies import STRATEGIES
 from support.worlds import engine, fraction, hash_verifier, random_policy
 
-from stepsearch import Chain, Problem, SamplingParams, ScoreFailure
+from stepsearch import Chain, Problem, SamplingParams, ScoreFailure, VerifierSpec
 from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
+from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.strategies.mcts import Mcts
 from stepsearch.search.task import MathTask
 from stepsearch.search.tree import FAILED
@@ -83,6 +84,21 @@ def test_every_score_failing_is_the_verifiers_failure(strategy) -> None:
     solution = engine(strategy, random_policy(), verifier).solve("q")
     assert (solution.stop, solution.answer) == ("verifier_failed", None)
     assert solution.error == "missing: no verdict"
+
+
+def test_a_verifier_that_gives_numbers_is_told_what_belongs_there() -> None:
+    class Numbers:
+        spec = VerifierSpec(name="numbers")
+
+        def count_tokens(self, chain: Chain) -> int:
+            return 0
+
+        async def score(self, chains):
+            return [0.5] * len(chains)
+
+    solution = engine(BestOfN(n=2), random_policy(), Numbers()).solve("q")
+    assert solution.stop == "verifier_failed"
+    assert solution.error == "the verifier gave 0.5 where StepScores belong"
 
 
 @every_strategy

@@ -105,6 +105,14 @@ def test_a_failure_is_not_hidden_by_a_withheld_answer() -> None:
     assert made.solve("q").stop == "verifier_failed"
 
 
+def test_chains_without_a_score_are_not_called_unfinished() -> None:
+    verifier = ScriptedVerifier(score_fn=lambda chain: ScoreFailure("missing", "gone"))
+    policy = ScriptedPolicy(lambda chain, seed: scripted_step("#### 1", "eos"))
+    shown = render(engine(BestOfN(n=2), policy, verifier).solve("q"), colour=False)
+    assert "(no finished chain has a score)" in shown
+    assert "2 finished" in shown
+
+
 def test_the_command_line_withholds_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     from stepsearch.cli import main
 

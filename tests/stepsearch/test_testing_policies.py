@@ -155,6 +155,11 @@ BROKEN_POLICIES: list[tuple[str, str, Any]] = [
         ),
     ),
     ("limits", "budgets are hard", Ignores()),
+    (
+        "to the end",
+        "budgets are hard",
+        meddling(lambda s, p: with_last(s, token_ids=(), count=99_999)),
+    ),
     ("same seed", "other steps", ScriptedPolicy(Counter())),
     ("different seeds", "all give the same chain", ScriptedPolicy(lambda chain, seed: ONE)),
     ("continuing", "read only", Touches(same, ScriptedPolicy(touch))),

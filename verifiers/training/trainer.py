@@ -334,7 +334,8 @@ def _arguments(
         gradient_accumulation_steps=optimisation.num_passes,
         learning_rate=optimisation.learning_rate,
         lr_scheduler_type="linear",
-        warmup_steps=max(1, round(steps * optimisation.warmup)),
+        # The rate of a step of the warm-up is below the full one, of its first step 0.
+        warmup_steps=min(max(1, round(steps * optimisation.warmup)), steps - 1),
         weight_decay=optimisation.weight_decay,
         bf16=uses_bfloat16,
         use_cpu=device.type == "cpu",

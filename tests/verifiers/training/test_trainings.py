@@ -168,6 +168,14 @@ def test_an_evaluation_at_an_epochs_end_is_made_once(base: Path, tmp_path: Path)
     assert steps == [record["examples"], 2 * record["examples"]]
 
 
+def test_a_training_of_one_step_learns(base: Path, tmp_path: Path) -> None:
+    once = Optimisation(epochs=1, batch_size=8, device="cpu")
+    out = train_policy(policy_settings(base, tmp_path, optimisation=once), {"system": None})
+    weights = load_file(out / "adapter_model.safetensors")
+    assert json.loads((out / "training.json").read_text())["history"][-1]["step"] == 1
+    assert any(weights[name].any() for name in weights if "lora_B" in name)
+
+
 @pytest.mark.parametrize(
     ("batch", "micro", "passes"), [(32, None, 1), (32, 8, 4), (32, 7, 8), (5, 3, 5), (4, 8, 1)]
 )
