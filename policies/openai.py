@@ -90,6 +90,7 @@ class OpenAIPolicy:
         self.spec = PolicySpec(
             name=model,
             num_parameters=num_parameters,
+            continues=prompts != "chat",
             provenance={
                 "backend": "openai",
                 "base_url": base_url,

@@ -26,7 +26,13 @@ from stepsearch.search.outage import patient
 from stepsearch.search.poll import Settle
 from stepsearch.search.provenance import describe
 from stepsearch.search.replay import require_resumable
-from stepsearch.search.requirements import require_counts, require_fit, require_part, require_settle
+from stepsearch.search.requirements import (
+    require_continuing,
+    require_counts,
+    require_fit,
+    require_part,
+    require_settle,
+)
 from stepsearch.search.run import Run, RunSettings, failed
 from stepsearch.search.select import Selection, require_floor, require_vote_weight
 from stepsearch.search.task import MathTask, Selecting, Task
@@ -88,6 +94,7 @@ class Engine:
         require_counts(seed=seed, concurrency=concurrency)
         require_part("policy", policy)
         require_part("search", strategy)
+        require_continuing(policy.spec, strategy)
         if verifier is not None:
             require_part("verifier", verifier)
         spec = None if verifier is None else verifier.spec

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from stepsearch.search.aggregate import AGGREGATIONS
-from stepsearch.search.contracts import Aggregation, Bounded, Demanding, Strategy, VerifierSpec
+from stepsearch.search.contracts import (
+    Aggregation,
+    Bounded,
+    Continuing,
+    Demanding,
+    PolicySpec,
+    Strategy,
+    VerifierSpec,
+)
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.parameters import whole
 from stepsearch.search.poll import SETTLE, Settle
@@ -64,6 +72,16 @@ def require_fit(
             f"range {verifier.range!r}; use last, min or mean"
         )
     return select, aggregation
+
+
+def require_continuing(policy: PolicySpec, strategy: Strategy) -> None:
+    """Raise `ConfigurationError` when the search goes on with what the policy cannot go on with."""
+    if isinstance(strategy, Continuing) and strategy.continues and not policy.continues:
+        raise ConfigurationError(
+            f"policy {policy.name!r} writes whole answers and cannot go on with a partial one, as "
+            f"search {type(strategy).__name__} does; use search=best_of_n or greedy, or, for "
+            "policy=openai, a server with /completions and prompts=ids or text"
+        )
 
 
 def require_counts(*, seed: int, concurrency: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stepsearch.search.contracts import VerifierSpec
 from stepsearch.search.parameters import whole
@@ -28,6 +29,8 @@ class Beam:
             answer when they finish.
         max_steps: steps after which unfinished chains are left.
     """
+
+    continues: ClassVar = True
 
     n: int = 8
     width: int = 4

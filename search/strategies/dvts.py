@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stepsearch.search.contracts import VerifierSpec
 from stepsearch.search.errors import ConfigurationError
@@ -27,6 +28,8 @@ class Dvts:
         width: candidates per step of one subtree.
         max_steps: steps after which unfinished chains are left.
     """
+
+    continues: ClassVar = True
 
     n: int = 8
     width: int = 4

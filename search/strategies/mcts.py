@@ -62,6 +62,7 @@ class Mcts:
         max_steps: nodes of this depth are not expanded.
     """
 
+    continues: ClassVar = True
     grows: ClassVar = ("simulations",)
 
     simulations: int = 256

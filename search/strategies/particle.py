@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,8 @@ class Particle:
             p = 1 / (1 + exp(-x)).
         max_steps: steps after which unfinished chains are left.
     """
+
+    continues: ClassVar = True
 
     n: int = 8
     ess_threshold: float = 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,6 +32,8 @@ class Rebase:
             the best nodes only, a high one treats all alike.
         max_steps: steps after which unfinished chains are left.
     """
+
+    continues: ClassVar = True
 
     n: int = 8
     temperature: float = 0.1

@@ -6,6 +6,7 @@ The backtracking of Tyen et al. 2024 (arXiv:2311.08516), with a verifier that po
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from stepsearch.search.contracts import VerifierSpec
 from stepsearch.search.errors import ConfigurationError
@@ -30,6 +31,8 @@ class Refine:
         rounds: revisions of each chain.
         max_steps: a chain is left unfinished after so many steps.
     """
+
+    continues: ClassVar = True
 
     n: int = 2
     rounds: int = 3

@@ -24,6 +24,12 @@ from stepsearch.search.contracts import Sample
 from stepsearch.search.errors import PolicyError
 from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
+from stepsearch.search.strategies.dvts import Dvts
+from stepsearch.search.strategies.greedy import Greedy
+from stepsearch.search.strategies.mcts import Mcts
+from stepsearch.search.strategies.particle import Particle
+from stepsearch.search.strategies.rebase import Rebase
+from stepsearch.search.strategies.refine import Refine
 from stepsearch.search.tree import ROOT, Tree
 from stepsearch.testing.policy import check_policy
 from stepsearch.verifiers.rule import RuleVerifier
@@ -514,11 +520,18 @@ def test_searches_keep_their_budget(
     assert 0 < solution.usage.policy_tokens <= 50
 
 
-def test_beam_on_a_chat_ends_with_a_sentence(server: FaultyServer, connect: Connect) -> None:
+STEP_SEARCHES = [Beam(), Dvts(), Mcts(), Rebase(), Particle(), Refine()]
+
+
+@pytest.mark.parametrize("strategy", STEP_SEARCHES, ids=lambda s: type(s).__name__)
+def test_step_search_on_a_chat_is_refused_before_a_problem(
+    server: FaultyServer, connect: Connect, strategy: Any
+) -> None:
     policy = connect(prompts="chat")
-    solution = Engine(policy=policy, strategy=Beam(), verifier=RuleVerifier()).solve(QUESTION)
-    assert solution.stop == "policy_failed"
-    assert "best_of_n" in (solution.error or "")
+    with pytest.raises(ConfigurationError, match="cannot go on with a partial one"):
+        Engine(policy=policy, strategy=strategy, verifier=RuleVerifier())
+    for whole in (BestOfN(n=2), Greedy()):
+        Engine(policy=policy, strategy=whole)
 
 
 def test_a_wrong_address_or_name_is_told_at_once(
