@@ -17,6 +17,7 @@ from stepsearch.policies.sampling import Draw
 from stepsearch.policies.shipped import find_adapter
 from stepsearch.policies.starts import Start, Starts, choose_format
 from stepsearch.policies.text import StepCutter, StepRules
+from stepsearch.search.batching import together
 from stepsearch.search.contracts import PolicySpec, Sample, SamplingParams, TextLogprobs
 from stepsearch.search.tree import Chain
 from stepsearch.search.types import Step
@@ -141,7 +142,7 @@ class TransformersPolicy:
         encoded = [self._starts.encode(text) for text in texts]
         if len(start) + max(map(len, encoded)) > self.runner.model.max_positions:
             return TextLogprobs((), 0, 0)
-        found = await asyncio.gather(*(self._weigh(start, ids) for ids in encoded))
+        found = await together(self._weigh(start, ids) for ids in encoded)
         values, computed, reused = zip(*found, strict=True)
         return TextLogprobs(values, sum(computed), sum(reused))
 

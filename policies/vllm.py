@@ -31,6 +31,7 @@ from stepsearch.policies.vllm_engine import (
     require_installed,
     vllm_version,
 )
+from stepsearch.search.batching import together
 from stepsearch.search.contracts import PolicySpec, Sample, SamplingParams, TextLogprobs
 from stepsearch.search.errors import ConfigurationError, PolicyError
 from stepsearch.search.tree import Chain
@@ -225,7 +226,7 @@ class VllmPolicy:
         }
         # The first leaves its prefix in the cache for the others.
         pieces: dict[tuple[int, ...], Piece] = {(): await self._answer(asks.pop(()))}
-        others = await asyncio.gather(*map(self._answer, asks.values()))
+        others = await together(map(self._answer, asks.values()))
         pieces.update(zip(asks, others, strict=True))
         told = {
             (before, token): logprob

@@ -165,6 +165,18 @@ def _cancel_when_unwanted(call: asyncio.Task[Any] | None, batch: Sequence[_Group
         group.future.add_done_callback(look)
 
 
+async def together(works: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
+    """What all of them give, in their order; where one fails, the others are cancelled."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
 async def each(
     work: Callable[[T], Coroutine[Any, Any, R]], items: Iterable[T], concurrency: int
 ) -> AsyncGenerator[R, None]:

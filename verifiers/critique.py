@@ -8,7 +8,6 @@ half a verdict: it is left out and counted. Nothing that the model writes is eve
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import math
 import re
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from stepsearch.search.batching import together
 from stepsearch.search.contracts import Policy, Sample, SamplingParams, WeighsTexts
 from stepsearch.search.errors import ConfigurationError, PolicyError, VerifierError
 from stepsearch.search.tree import ROOT, Chain, Tree
@@ -158,7 +158,7 @@ class Critic:
         roots = [Tree(prompt).chain(ROOT) for prompt in prompts]
         try:
             if self._samples == 0:
-                readings = [[r] for r in await asyncio.gather(*map(self._ask_at_once, roots))]
+                readings = [[r] for r in await together(map(self._ask_at_once, roots))]
             else:
                 readings = await self._read_critiques(roots)
         except PolicyError as error:
@@ -174,7 +174,7 @@ class Critic:
         samples.sort(key=_request)
         if [sample.request for sample in samples] != list(range(len(chains))):
             raise PolicyError(f"{len(samples)} critiques came back where {len(chains)} were asked")
-        read = await asyncio.gather(*map(self._read, chains, samples))
+        read = await together(map(self._read, chains, samples))
         return [read[k : k + self._samples] for k in range(0, len(read), self._samples)]
 
     async def _read(self, root: Chain, sample: Sample) -> _Reading:

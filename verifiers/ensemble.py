@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stepsearch.search.aggregate import aggregate
+from stepsearch.search.batching import together
 from stepsearch.search.contracts import (
     Aggregation,
     ScoreFailure,
@@ -98,7 +98,7 @@ class EnsembleVerifier:
         Raises:
             VerifierError: a member's backend failed for good.
         """
-        columns = await asyncio.gather(*(self._ask(name, chains) for name in self.members))
+        columns = await together(self._ask(name, chains) for name in self.members)
         rows = [dict(zip(self.members, row, strict=True)) for row in zip(*columns, strict=True)]
         return [
             self._combine(chain, {name: s for name, s in row.items() if s is not None})

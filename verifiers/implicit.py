@@ -16,6 +16,7 @@ import torch
 
 from stepsearch.policies.causal import DEFAULT_CACHE_BYTES
 from stepsearch.policies.reading import Encoded
+from stepsearch.search.batching import together
 from stepsearch.search.contracts import ScoreFailure, StepScores, VerifierSpec
 from stepsearch.search.errors import VerifierError
 from stepsearch.search.tree import Chain
@@ -119,12 +120,10 @@ class ImplicitVerifier(ModelVerifier[EncodedAnswer]):
         known = self._sums.get(ids[:before])
         first = encoded.num_prompt if known is None else before
         places = list(range(first - 1, len(ids) - 1))
-        found = await asyncio.gather(
-            *(
-                body.hidden(self.spec.name, ids, places)
-                for body in self._bodies
-                if isinstance(body, Body)
-            )
+        found = await together(
+            body.hidden(self.spec.name, ids, places)
+            for body in self._bodies
+            if isinstance(body, Body)
         )
         states = [state for state in found if isinstance(state, Encoded)]
         for state in found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import math
 from abc import ABC, abstractmethod
@@ -11,6 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
+from stepsearch.search.batching import together
 from stepsearch.search.contracts import ScoreFailure, StepScores, VerifierSpec
 from stepsearch.search.errors import ConfigurationError, VerifierError
 from stepsearch.search.tree import Chain
@@ -93,14 +93,7 @@ class ModelVerifier(ABC, Generic[Input]):
         for result in encoded if self._fails_when_too_long else ():
             if isinstance(result, ScoreFailure) and result.kind == "too_long":
                 raise VerifierError(f"{self.spec.name}: {result.message}")
-        pairs = zip(chains, encoded, strict=True)
-        scores = [asyncio.create_task(self._score_or_fail(*pair)) for pair in pairs]
-        try:
-            return await asyncio.gather(*scores)
-        except BaseException:  # all are asked for again, or nobody wants them any more
-            for one in scores:
-                one.cancel()
-            raise
+        return await together(map(self._score_or_fail, chains, encoded))
 
     async def _score_or_fail(self, chain: Chain, encoded: Input | ScoreFailure) -> StepScores:
         if isinstance(encoded, ScoreFailure):

@@ -24,6 +24,7 @@ from stepsearch.policies.vllm_engine import (
     require_installed,
     vllm_version,
 )
+from stepsearch.search.batching import together
 from stepsearch.search.contracts import ScoreFailure, StepScores
 from stepsearch.search.errors import ConfigurationError, ModelNotFoundError, VerifierError
 from stepsearch.verifiers.body import model_folder
@@ -122,7 +123,7 @@ class VllmBody:
         """
         reads = [self._read(ids[: position + 1]) for position in positions]
         try:
-            found = await asyncio.wrap_future(self.engine.loop.submit(_all(reads)))
+            found = await asyncio.wrap_future(self.engine.loop.submit(together(reads)))
         except Exception as error:
             if self.engine.is_closed:
                 raise VerifierError(f"{name}: {error}") from error
@@ -155,10 +156,6 @@ class VllmBody:
     def close(self) -> None:
         """Stop the engine and give its memory back. Closing twice does nothing."""
         self.engine.close()
-
-
-async def _all(reads: Sequence[Any]) -> list[tuple[torch.Tensor, int, int]]:
-    return list(await asyncio.gather(*reads))
 
 
 def _task(about: Description, format: HeadFormat | TokensFormat) -> PoolTask:

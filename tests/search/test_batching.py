@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from support.clock import run_virtual
 
-from stepsearch.search.batching import Batcher
+from stepsearch.search.batching import Batcher, together
 
 
 class Backend:
@@ -144,3 +144,34 @@ def test_a_call_that_was_cancelled_before_it_began_blocks_nothing(max_in_flight)
     results, _ = run_virtual(run())
     assert results == [4]
     assert backend.calls == [[1, 2]]
+
+
+def test_what_is_done_together_ends_together() -> None:
+    ended: list[str] = []
+
+    async def work(seconds: float, fails: bool = False) -> float:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            ended.append(f"{seconds:g} cancelled")
+            raise
+        if fails:
+            raise ConnectionError("gone")
+        ended.append(f"{seconds:g} done")
+        return seconds
+
+    async def run() -> list[float]:
+        with pytest.raises(ConnectionError):
+            await together([work(1.0), work(2.0, fails=True), work(3.0)])
+        assert ended == ["1 done", "3 cancelled"]
+        whole = asyncio.create_task(together([work(4.0)]))
+        await asyncio.sleep(1.0)
+        whole.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await whole
+        assert ended[2:] == ["4 cancelled"]
+        return await together(work(seconds) for seconds in (6.0, 5.0))
+
+    results, passed = run_virtual(run())
+    assert results == [6.0, 5.0]
+    assert passed == 2.0 + 1.0 + 6.0
