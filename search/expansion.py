@@ -135,6 +135,12 @@ class Expansion:
             found.extend([s if isinstance(s, StepScores) else None for s in scores])
         return found + [None] * (len(self.arrivals) - len(found))
 
+    def abandon_scores(self) -> None:
+        """Let the verifier leave what it is still at; nobody waits for it any more."""
+        self._batcher = None
+        for _, future in self._scoring:
+            future.cancel()
+
     async def _run_as_affordable(self) -> None:
         loop = asyncio.get_running_loop()
         self._waited_for = [loop.create_future() for _ in self._seeds]

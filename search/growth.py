@@ -155,6 +155,7 @@ class Growth:
             with suppress(PolicyError):  # the first error is the one to tell
                 expansion.settle()
             self._add(chains, expansion, expansion.scores_so_far(), book)
+            expansion.abandon_scores()
             raise
         else:
             first = len(self._tree)

@@ -28,6 +28,7 @@ from stepsearch import (
     SamplingParams,
     ScoreFailure,
     StepScores,
+    VerifierSpec,
 )
 from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
 from stepsearch.search.strategies.beam import Beam
@@ -463,3 +464,46 @@ def test_problems_are_read_a_few_ahead() -> None:
     time.sleep(0.3)
     assert read <= 16
     assert sum(1 for _ in solutions) == 999
+
+
+class Slow:
+    """A verifier that takes three seconds for a call and keeps a log of them."""
+
+    spec = VerifierSpec(name="slow")
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def count_tokens(self, chain: Chain) -> int:
+        return 0
+
+    async def score(self, chains):
+        call = len(self.log)
+        self.log.append("running")
+        try:
+            await asyncio.sleep(3.0)
+        except asyncio.CancelledError:
+            self.log[call] = "cancelled"
+            raise
+        self.log[call] = "done"
+        return [StepScores(values=(0.5,) * chain.num_new) for chain in chains]
+
+
+@pytest.mark.parametrize("strategy", [BestOfN(n=8), Beam(n=4, width=2)], ids=["best_of_n", "beam"])
+@pytest.mark.parametrize("slowest", [0.4, 9.0])
+def test_a_search_that_is_cut_short_leaves_nothing_to_the_verifier(strategy, slowest) -> None:
+    verifier = Slow()
+    policy = ScriptedPolicy(
+        lambda chain, seed: scripted_step("#### 1", "eos"),
+        latency=lambda chain, seed: slowest if seed % 8 == 0 else 0.05 * (seed % 8),
+    )
+    budget = Budget(policy_tokens=None, seconds=1.0)
+
+    async def run() -> None:
+        solution = await engine(strategy, policy, verifier, budget=budget).asolve("q")
+        assert solution.stop == "budget"
+        await asyncio.sleep(0.01)
+        assert len(verifier.log) > 1
+        assert set(verifier.log) == {"cancelled"}
+
+    run_virtual(run())
