@@ -92,11 +92,13 @@ _SCALES = {
     "billion": 10**9,
     "trillion": 10**12,
     "lakh": 10**5,
+    "lakhs": 10**5,
     "crore": 10**7,
+    "crores": 10**7,
 }
 _OTHER_NUMBER = re.compile(  # "quarters" and "dozen" are left out: they are units as well
-    "squared|cubed|halves|(?:third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|"
-    "thousandth)s"
+    "squared|cubed|half|halves|(?:third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|"
+    "thousandth)s?"
 )
 _SHORT_UNIT = re.compile(
     "cm|mm|km|kg|mg|ml|cl|dl|ft|in|lbs?|oz|yd|mi|hrs?|mins?|sec|ms|mph|kph|rad|deg|per|of|st|nd|rd|th"
@@ -238,7 +240,8 @@ def _is_unit(match: re.Match[str], before: str, after: str) -> bool:
     if not quantity or not ends or is_constant or not content.strip(" ."):
         return False
     words = re.findall(r"[a-z]+", content.lower())
-    return not any(map(_NOT_UNIT.fullmatch, words)) and not re.search(r"[\d\\]", content)
+    is_unit = not any(map(_NOT_UNIT.fullmatch, words)) and not _is_other_number(words)
+    return is_unit and not re.search(r"[\d\\]", content)
 
 
 def _without_unit(text: str) -> str:
@@ -257,13 +260,23 @@ def _without_unit(text: str) -> str:
         return text
     number = parse_number(match[1])
     words = re.sub(r"\^\{?\d\}?$|\.", "", match[3]).lower().replace("/", " per ").split()
-    if words and _OTHER_NUMBER.fullmatch(words[0]):
-        return text  # "4 squared" is not 4; "16 meters squared" is 16
+    if _is_other_number(words):
+        return text
     scale = _SCALES.get(words[0]) if words else None
     value = match[1]
     if scale is not None and number is not None:
         words, value = words[1:], str(number.value * scale)
     return value if all(_is_unit_word(word, bool(match[2])) for word in words) else text
+
+
+def _is_other_number(words: list[str]) -> bool:
+    """Whether words make another number of the one before them: "4 squared", "2 thirds of it".
+
+    "25 squared inches" is 25, and so is "25 inches squared".
+    """
+    if not words or not _OTHER_NUMBER.fullmatch(words[0]):
+        return False
+    return not (words[0] in ("squared", "cubed") and len(words) > 1)
 
 
 def _is_quantity(text: str) -> bool:
