@@ -38,6 +38,8 @@ _SIGNS = re.compile(
     r"[=≈≅≃]|\\(?:approx|simeq)|~=|\b(?:is|are|equals?|equal to|makes|gives|leaves)\b"
 )
 _FILLERS = {"a", "an", "total", "of", "exactly", "just", "only"}
+_NAMES = (("a",), ("an",), ("total",))
+"""Fillers that may name something."""
 _ABOUT = {"about", "approximately", "approx", "roughly", "around", "nearly", "almost"}
 _RELATING = word_set(
     """than off twice thrice double triple half per every times plus minus over hour day week
@@ -91,9 +93,7 @@ def _scan(text: str) -> Iterator[Equation]:
         token = tokens[i]
         if is_operand(tokens, i) and not (token.text == "+" and relation is None):
             side = parse_expression(tokens, i)
-            # "= total - 30": what the word before a sign names is unknown.
-            is_named = relation is not None and bool(words) and token.text in "+-"
-            if is_dangling or is_named or _is_hidden(tokens, i, left):
+            if is_dangling or _is_named(token, relation, words) or _is_hidden(tokens, i, left):
                 side = side._replace(is_unknown=True)
             elif relation is None and _is_related(tokens, i, words, left, is_chained):
                 side = side._replace(is_doubtful=True)
@@ -132,6 +132,11 @@ def _relate(
     if word in _ABOUT:
         return relation._replace(kind="approx")
     return relation if word in _FILLERS else None
+
+
+def _is_named(token: Token, relation: Relation | None, words: tuple[str, ...]) -> bool:
+    """Whether a sign goes on from what a word names, as in "= total - 30"; not "= about -2"."""
+    return relation is not None and words[-1:] in _NAMES and token.text in "+-"
 
 
 def _is_hidden(tokens: Sequence[Token], i: int, left: Expression | None) -> bool:
