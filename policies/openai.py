@@ -87,10 +87,10 @@ class OpenAIPolicy:
             length = self.client.context_length(model, max_length)
             found = Server(self.client, model, length, options or {})
             self._way = self._continuation(found, tokenizer or model, form, prompts)
+        self.continues = prompts != "chat"
         self.spec = PolicySpec(
             name=model,
             num_parameters=num_parameters,
-            continues=prompts != "chat",
             provenance={
                 "backend": "openai",
                 "base_url": base_url,

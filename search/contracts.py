@@ -157,13 +157,11 @@ class PolicySpec:
     Attributes:
         name: names the model in output.
         num_parameters: parameters used per token, for FLOPs; None when unknown.
-        continues: it can go on with a partial chain, which an endpoint for chats cannot.
         provenance: model, revision or hash, adapter, prompt format, device, dtype and so on.
     """
 
     name: str
     num_parameters: int | None = None
-    continues: bool = True
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -366,11 +364,11 @@ class Demanding(Protocol):
 
 @runtime_checkable
 class Continuing(Protocol):
-    """A strategy that goes on with partial chains, which not every policy can."""
+    """A strategy that goes on with partial chains, or a policy that says whether it can."""
 
     @property
     def continues(self) -> bool:
-        """Whether it does."""
+        """Whether it does, or can."""
         ...
 
 

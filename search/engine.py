@@ -94,7 +94,7 @@ class Engine:
         require_counts(seed=seed, concurrency=concurrency)
         require_part("policy", policy)
         require_part("search", strategy)
-        require_continuing(policy.spec, strategy)
+        require_continuing(policy, strategy)
         if verifier is not None:
             require_part("verifier", verifier)
         spec = None if verifier is None else verifier.spec

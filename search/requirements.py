@@ -8,7 +8,7 @@ from stepsearch.search.contracts import (
     Bounded,
     Continuing,
     Demanding,
-    PolicySpec,
+    Policy,
     Strategy,
     VerifierSpec,
 )
@@ -74,13 +74,15 @@ def require_fit(
     return select, aggregation
 
 
-def require_continuing(policy: PolicySpec, strategy: Strategy) -> None:
+def require_continuing(policy: Policy, strategy: Strategy) -> None:
     """Raise `ConfigurationError` when the search goes on with what the policy cannot go on with."""
-    if isinstance(strategy, Continuing) and strategy.continues and not policy.continues:
+    does = isinstance(strategy, Continuing) and strategy.continues
+    can = not isinstance(policy, Continuing) or policy.continues
+    if does and not can:
         raise ConfigurationError(
-            f"policy {policy.name!r} writes whole answers and cannot go on with a partial one, as "
-            f"search {type(strategy).__name__} does; use search=best_of_n or greedy, or, for "
-            "policy=openai, a server with /completions and prompts=ids or text"
+            f"policy {policy.spec.name!r} writes whole answers and cannot go on with a partial one,"
+            f" as search {type(strategy).__name__} does; use search=best_of_n or greedy, or, for"
+            " policy=openai, a server with /completions and prompts=ids or text"
         )
 
 
