@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from functools import cache
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stepsearch.search.canonical import (
     ASSIGNED,
@@ -131,6 +131,13 @@ class MathEquality:
         self._pool = WorkerPool(num_workers, timeout)
         self._memo: dict[tuple[str, str], bool] = {}
         self._lock = Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # In another process decisions are made again, by processes of its own.
+        return {k: v for k, v in vars(self).items() if k not in ("_memo", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _memo={}, _lock=Lock())
 
     def __call__(self, a: str, b: str) -> bool | None:
         """True, False, or None when it could not be decided; None is never remembered.

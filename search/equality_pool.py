@@ -125,6 +125,9 @@ class WorkerPool:
         self._closing = threading.Lock()
         self._workers: set[Worker] = set()
 
+    def __reduce__(self) -> tuple[type[WorkerPool], tuple[int, float]]:
+        return type(self), (self._num_workers, self._timeout)  # processes cannot be sent
+
     def compare(self, a: str, b: str) -> bool | None:
         """Whether two answers are equal; None when a process gave no answer, or none in time.
 

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from threading import Lock
-from typing import Literal
+from typing import Any, Literal
 
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.instruction import Instructed
@@ -61,6 +61,13 @@ class Memo:
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], Outcome] = {}
         self._lock = Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # In another process programs are run again.
+        return {k: v for k, v in vars(self).items() if k not in ("_found", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _found={}, _lock=Lock())
 
     def __repr__(self) -> str:
         return "Memo()"  # what a trace says of it, alike in every process

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import io
 import multiprocessing
 import pickle
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 from stepsearch.search.errors import ConfigurationError
@@ -28,14 +28,34 @@ def label_apart(labels: OutcomeLabels, rows: Iterable[Row], workers: int) -> Ite
 
 
 class _Sender(pickle.Pickler):
-    """Sends a dataclass as its settings: what a task works with, as a pool, is made anew there."""
+    """Sends all that an object holds, as pickle does or refuses to.
+
+    The exception are frozen dataclasses with slots: `dataclass` gives them a method that tells
+    pickle of fields alone, also where a plain subclass holds more, which would be lost silently.
+    """
 
     def reducer_override(self, value: Any) -> Any:
-        """A call that makes the dataclass again; everything else goes as it does by default."""
-        if not is_dataclass(value) or isinstance(value, type):
+        """The whole state of such a dataclass; everything else goes as it does by default."""
+        if isinstance(value, type) or not _tells_fields_alone(type(value)):
             return NotImplemented
-        own = {f.name: getattr(value, f.name) for f in fields(value) if f.init and f.compare}
-        return functools.partial(type(value), **own), ()
+        made = value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)[:2]
+        return *made, object.__getstate__(value), None, None, _restore
+
+
+def _tells_fields_alone(kind: type) -> bool:
+    if getattr(kind.__getstate__, "__module__", None) != dataclasses.__name__:
+        return False
+    own = {name for base in kind.__mro__ if base is not object for name in vars(base)}
+    return own.isdisjoint({"__reduce__", "__reduce_ex__"})  # else the class says how it is sent
+
+
+def _restore(value: object, state: Any) -> None:
+    """Past `__setattr__`, which is frozen; a state is a dictionary, or a pair with the slots."""
+    held, slots = state if isinstance(state, tuple) else (state, None)
+    if held:
+        vars(value).update(held)
+    for name, content in (slots or {}).items():
+        object.__setattr__(value, name, content)
 
 
 def _packed(labels: OutcomeLabels, workers: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -134,6 +135,79 @@ def test_workers_take_a_task_of_ones_own(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "own_task.py").unlink()
     with pytest.raises(ConfigurationError, match=r"cannot be made .*own_task.*workers=1"):
         labelled_by(task, tmp_path)
+
+
+HOLDING = """
+from dataclasses import InitVar, dataclass, field
+
+from stepsearch.search.equality import MathEquality
+from stepsearch.search.task import ExactTask, MathTask
+
+class Near(ExactTask):
+    tolerance = 0.0
+
+    def equal(self, a, b):
+        return abs(float(a) - float(b)) <= self.tolerance
+
+    def grade(self, text, gold):
+        return self.equal(self.extract(text), gold)
+
+@dataclass(frozen=True, kw_only=True)
+class Uncompared(Near):
+    tolerance: float = field(default=0.0, compare=False)
+
+@dataclass(frozen=True, kw_only=True)
+class Begun(Near):
+    start: InitVar[float]
+
+    def __post_init__(self, start):
+        object.__setattr__(self, "tolerance", start)
+
+class Plain(Near):
+    def __init__(self, tolerance):
+        super().__init__()
+        object.__setattr__(self, "tolerance", tolerance)
+
+class Settled(MathEquality):
+    def __init__(self, equal):
+        super().__init__()
+        self.equal = equal
+
+    def __call__(self, a, b):
+        return self.equal
+
+TASKS = {
+    "uncompared": Uncompared(tolerance=0.5),
+    "init": Begun(start=0.5),
+    "plain": Plain(0.5),
+    "timeout": MathTask(equality=MathEquality(timeout=1e-9)),
+    "settled": MathTask(equality=Settled(True)),
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "answers", "expected"),
+    [
+        *((name, ("1.2", "2"), [1, 0]) for name in ("uncompared", "init", "plain")),
+        ("timeout", ("x+x", "1"), [None, 1]),
+        ("settled", ("2", "3"), [1, 1]),
+    ],
+)
+def test_workers_know_all_that_a_task_holds(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    answers: tuple[str, str],
+    expected: list[float | None],
+) -> None:
+    (tmp_path / "holding.py").write_text(HOLDING)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "holding", raising=False)
+    task = importlib.import_module("holding").TASKS[name]
+    samples = [{"text": f"#### {answer}"} for answer in answers]
+    write_lines(tmp_path / "s.jsonl", [SAMPLED[0] | {"answer": "1", "samples": samples}])
+    assert labelled_by(task, tmp_path) == expected
 
 
 def test_labels_go_on_where_more_was_sampled(tmp_path: Path) -> None:
