@@ -90,7 +90,8 @@ def read_samples(path: Path, task: Task, separator: str = "\n") -> SampleSet:
 
     A line is a trace, or `{"id", "problem", "answer", "samples": [{"text", "scores"}]}`, where
     `scores` maps names of verifiers to a number or a list with one number per step. `verifiers`
-    beside `samples` maps names to what is known of such scores, the fields of `ScoreSource`.
+    beside `samples` maps names to what is known of such scores: `range` and `aggregation`, and
+    `is_whole` where it holds, as in `ScoreSource`. Any other value of it is ignored.
 
     Args:
         path: the file.
@@ -208,11 +209,19 @@ def _from_row(
         )
         for sample in row["samples"]
     ]
-    for name, told in row.get("verifiers", {}).items():
+    for name, told in _told(row):
         is_whole = told.get("is_whole") is True
         found.sources[name] = _source(told["range"], told["aggregation"], is_whole)
     problem = Problem(text=row["problem"], id=str(row["id"]), answer=as_text(row["answer"]))
     return SampledProblem(problem=problem, samples=samples)
+
+
+def _told(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What a row says of its verifiers; a field of that name with anything else is not ours."""
+    given = row.get("verifiers")
+    for name, told in given.items() if isinstance(given, dict) else ():
+        if isinstance(told, dict) and {"range", "aggregation"} <= told.keys():
+            yield name, told
 
 
 def _from_trace(trace: Trace, task: Task, found: SampleSet) -> SampledProblem:

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,6 +134,19 @@ def test_groups_follow_the_task() -> None:
     assert group_answers(answers, ExactTask())[0] == [0, 1, -1, 2, 3]
 
 
+def with_range(name: str, range_: object, fold: str = "last", **scores: object) -> dict[str, Any]:
+    told = {"range": range_, "aggregation": fold}
+    return problem(name, 1, said(1, **scores)) | {"verifiers": dict.fromkeys(scores, told)}
+
+
+@pytest.mark.parametrize("other", [None, 3, "prm", ["prm"], {"prm": "a", "orm": {"by": "me"}}])
+def test_a_field_of_the_files_own_is_no_word_on_scores(tmp_path: Path, other: object) -> None:
+    lines = [problem("a", 1, said(1, prm=0.5))]
+    expected = read_samples(write(tmp_path / "s.jsonl", lines), MathTask())
+    lines[0]["verifiers"] = other
+    assert read_samples(write(tmp_path / "s.jsonl", lines), MathTask()) == expected
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
@@ -141,7 +155,7 @@ def test_groups_follow_the_task() -> None:
         ([problem("a", 1, said(1)), problem("a", 2, said(1))], ["'a' occurs on two lines"]),
         ([], ["holds no samples"]),
         ([[1]], ["line 1", "not a JSON object"]),
-        ([problem("a", 1, said(1)) | {"verifiers": {"v": {}}}], ["line 1", "'range' is missing"]),
+        ([with_range("a", 3, prm=0.5)], ["line 1", "there are scores of range 3"]),
         ([problem("a", 1, said(1, prm=10**400))], ["line 1", "too large"]),
         ([problem("a", 1, said(1, prm=[0.5, -(10**400)]))], ["line 1", "too large"]),
     ],
