@@ -13,8 +13,9 @@ from typing import Any, get_args
 from stepsearch.benchmarks.datasets import as_text
 from stepsearch.benchmarks.run_folder import FAILED_STOPS
 from stepsearch.search.aggregate import AGGREGATIONS, chain_scores
-from stepsearch.search.contracts import Aggregation, Range
+from stepsearch.search.contracts import Aggregation, Range, VerifierSpec
 from stepsearch.search.errors import ConfigurationError, TraceError
+from stepsearch.search.scores import bounds
 from stepsearch.search.select import candidates
 from stepsearch.search.task import Cutting, Task
 from stepsearch.search.trace import Trace, from_json
@@ -68,6 +69,10 @@ class ScoreSource:
     range: Range = "probability"
     is_whole: bool = False
 
+    def __str__(self) -> str:
+        whole = ", one for a solution" if self.is_whole else ""
+        return f"of range {self.range!r} and aggregation {self.aggregation!r}{whole}"
+
 
 @dataclass(slots=True, kw_only=True)
 class SampleSet:
@@ -107,7 +112,8 @@ def read_samples(path: Path, task: Task, separator: str = "\n") -> SampleSet:
 
     Raises:
         ConfigurationError: the file does not exist, is empty, a line is neither, two lines have
-            the same id, or all problems failed.
+            the same id or say different things of a verifier, a score is outside the range that
+            is said, or all problems failed.
         TraceError: a trace is of another version.
     """
     found = SampleSet(problems=[])
@@ -131,6 +137,7 @@ def read_samples(path: Path, task: Task, separator: str = "\n") -> SampleSet:
     found.problems = _solved(path, by_id, failed)
     if traced:
         found.problems.sort(key=lambda sampled: sampled.problem.id)
+    _check_ranges(path, found)
     for name in {name for p in found.problems for s in p.samples for name in s.scores}:
         found.sources.setdefault(name, ScoreSource(range=_observed_range(name, found)))
     return found
@@ -211,7 +218,7 @@ def _from_row(
     ]
     for name, told in _told(row):
         is_whole = told.get("is_whole") is True
-        found.sources[name] = _source(told["range"], told["aggregation"], is_whole)
+        _declare(found, name, _source(told["range"], told["aggregation"], is_whole))
     problem = Problem(text=row["problem"], id=str(row["id"]), answer=as_text(row["answer"]))
     return SampledProblem(problem=problem, samples=samples)
 
@@ -240,11 +247,34 @@ def _from_trace(trace: Trace, task: Task, found: SampleSet) -> SampledProblem:
     verifier = trace.provenance.get("verifier")
     if verifier is not None:
         fold = trace.provenance["aggregation"]
-        found.sources[verifier["name"]] = _source(verifier["range"], fold)
+        _declare(found, verifier["name"], _source(verifier["range"], fold))
         for name in (verifier.get("provenance") or {}).get("deciding_steps", ()):
-            found.sources[name] = ScoreSource(is_whole=True)
+            _declare(found, name, ScoreSource(is_whole=True))
     found.is_dependent |= not is_independent or trace.provenance.get("settle") is not None
     return SampledProblem(problem=trace.problem, samples=samples)
+
+
+def _declare(found: SampleSet, name: str, source: ScoreSource) -> None:
+    """Note what a line says of a verifier; scores of two meanings cannot be read out together."""
+    earlier = found.sources.setdefault(name, source)
+    if source != earlier:
+        raise ValueError(
+            f"the scores of {name!r} are {source}, on an earlier line {earlier}; "
+            "put lines that differ into files of their own"
+        )
+
+
+def _check_ranges(path: Path, found: SampleSet) -> None:
+    """Refuse scores outside the range that their lines declare, as in a search."""
+    for name, source in found.sources.items():
+        low, high = bounds(VerifierSpec(name=name, range=source.range))
+        for sampled in found.problems:
+            for score in (v for s in sampled.samples for v in s.scores.get(name) or ()):
+                if not low <= score <= high:
+                    raise ConfigurationError(
+                        f"{path}: {score} of {name!r} (id {sampled.problem.id!r}) is outside the "
+                        f"range {source.range!r} that the file declares"
+                    )
 
 
 def _source(kind: Any, fold: Any, is_whole: bool = False) -> ScoreSource:

@@ -156,6 +156,20 @@ def test_a_field_of_the_files_own_is_no_word_on_scores(tmp_path: Path, other: ob
         ([], ["holds no samples"]),
         ([[1]], ["line 1", "not a JSON object"]),
         ([with_range("a", 3, prm=0.5)], ["line 1", "there are scores of range 3"]),
+        (
+            [with_range("a", "unbounded", prm=-2.0), with_range("b", "probability", prm=0.5)],
+            ["s.jsonl, line 2: the scores of 'prm' are of range 'probability'", "files of their"],
+        ),
+        (
+            [with_range("a", "signed", prm=0.5), with_range("b", "signed", "min", prm=0.5)],
+            ["s.jsonl, line 2", "'prm'", "aggregation 'min'", "earlier line", "'last'"],
+        ),
+        ([with_range("a", "probability", prm=3.5)], ["s.jsonl: 3.5 of 'prm' (id 'a') is outside"]),
+        ([with_range("a", "signed", prm=[0.0, -2.0])], ["-2.0 of 'prm'", "range 'signed'"]),
+        (
+            [problem("b", 1, said(1, prm=2.0)), with_range("a", "probability", prm=1.0)],
+            ["s.jsonl: 2.0 of 'prm' (id 'b')"],
+        ),
         ([problem("a", 1, said(1, prm=10**400))], ["line 1", "too large"]),
         ([problem("a", 1, said(1, prm=[0.5, -(10**400)]))], ["line 1", "too large"]),
     ],
@@ -165,6 +179,21 @@ def test_broken_files_are_named(tmp_path: Path, lines: list, words: list[str]) -
         read_samples(write(tmp_path / "s.jsonl", lines), MathTask())
     for word in words:
         assert word in str(caught.value)
+
+
+def test_traces_that_differ_in_what_their_scores_are_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "traces.jsonl"
+    for name, fold in (("a", "last"), ("b", "min")):
+        search = engine(BestOfN(n=2), random_policy(), hash_verifier(aggregation=fold), trace=path)
+        search.solve(Problem(text="q", id=name))
+    with pytest.raises(ConfigurationError, match=r"line 2: the scores of 'scripted' .*'min'"):
+        read_samples(path, ExactTask())
+
+
+def test_the_ends_of_a_range_belong_to_it(tmp_path: Path) -> None:
+    lines = [with_range("a", "signed", prm=[-1, 1]), with_range("b", "probability", orm=[0, 1])]
+    found = read_samples(write(tmp_path / "s.jsonl", lines), MathTask())
+    assert {n: s.range for n, s in found.sources.items()} == {"prm": "signed", "orm": "probability"}
 
 
 def test_only_a_problem_that_failed_may_have_another_trace(tmp_path: Path) -> None:
