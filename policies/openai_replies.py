@@ -21,7 +21,7 @@ from stepsearch.policies.openai_fields import (
 _MOST_TOKENS = 1 << 31
 """No vocabulary has as many; ids are kept in 32 bits."""
 
-_INSTEAD_OF_TEXT = ("refusal", "tool_calls", "function_call")
+_INSTEAD_OF_TEXT = ("refusal", "tool_calls", "function_call", "audio")
 
 End = Literal["stopped", "eos", "length"]
 
@@ -76,12 +76,13 @@ def read_reply(answer: Mapping[str, Any], stop_ids: Collection[int] = ()) -> Rep
     elif pieces is not None and count is None:
         count = len(pieces)
     end, end_id = _end(choice, stop_ids)
-    return Reply(_text(choice), ids, pieces, logprobs, count, end, end_id, *prompt_usage(usage))
+    text = _text(choice, count)
+    return Reply(text, ids, pieces, logprobs, count, end, end_id, *prompt_usage(usage))
 
 
-def _text(choice: Mapping[str, Any]) -> str:
+def _text(choice: Mapping[str, Any], count: int | None) -> str:
     chat = "message" in choice
-    text = _content(mapping(choice["message"], "message")) if chat else choice.get("text")
+    text = _content(mapping(choice["message"], "message"), count) if chat else choice.get("text")
     if text is None:  # a refusal, or a call of a tool; the next answer would be another
         raise ValueError(f"the choice has no text: {shown(choice)}")
     written = string(text, "content" if chat else "text")
@@ -92,13 +93,15 @@ def _text(choice: Mapping[str, Any]) -> str:
     return written
 
 
-def _content(message: Mapping[str, Any]) -> object:
-    """What a chat answered; a null is an empty text, but for a refusal or a call of a tool.
+def _content(message: Mapping[str, Any], count: int | None) -> object:
+    """What a chat answered; a null is an empty text, but for what stands in its place.
 
-    All that was written may be reasoning, which servers put into a field of its own.
+    All that was written may be reasoning, which servers put into a field of its own. A message
+    without content, or a null for which no token was written, is a broken choice.
     """
     content = message.get("content")
-    if content is None and not any(message.get(field) for field in _INSTEAD_OF_TEXT):
+    is_null = "content" in message and content is None
+    if is_null and count and not any(message.get(field) for field in _INSTEAD_OF_TEXT):
         return ""
     return content
 

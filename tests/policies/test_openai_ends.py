@@ -121,7 +121,13 @@ def test_a_chat_ends_and_counts_as_the_server_says(
 
 
 @pytest.mark.parametrize(
-    "field", [{"refusal": "I cannot."}, {"tool_calls": [{}]}, {"function_call": {"name": "f"}}]
+    "field",
+    [
+        {"refusal": "I cannot."},
+        {"tool_calls": [{}]},
+        {"function_call": {"name": "f"}},
+        {"audio": {"id": "a", "transcript": "It is 5."}},
+    ],
 )
 def test_a_chat_that_refuses_or_calls_has_no_text(
     server: FaultyServer, connect: Connect, field: dict[str, Any]
@@ -131,6 +137,20 @@ def test_a_chat_that_refuses_or_calls_has_no_text(
     with pytest.raises(PolicyError, match="the choice has no text: "):
         sample(policy, END)
     assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "count"),
+    [({}, 40), ({"role": "assistant"}, 40), ({"content": None}, 0), ({"content": None}, None)],
+)
+def test_a_broken_choice_is_no_empty_answer(
+    server: FaultyServer, connect: Connect, message: dict[str, Any], count: int | None
+) -> None:
+    policy = connect("chat")
+    choice = {"message": message, "finish_reason": "stop"}
+    server.change_next(lambda _: {"choices": [choice], "usage": {"completion_tokens": count}})
+    with pytest.raises(PolicyError, match="the choice has no text: "):
+        sample(policy, END)
 
 
 def test_a_step_with_tokens_that_are_not_shown_has_no_logprob(
