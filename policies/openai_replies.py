@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from stepsearch.policies.openai_fields import (
@@ -68,16 +68,19 @@ def read_reply(answer: Mapping[str, Any], stop_ids: Collection[int] = ()) -> Rep
     usage = optional(answer.get("usage"), "usage")
     pieces, logprobs = _tokens(optional(choice.get("logprobs"), "logprobs"))
     ids = _ids(choice.get("token_ids"))
-    count = usage.get("completion_tokens")
-    if count is not None:
-        count = whole(count, "usage.completion_tokens")
-    if ids is not None:
-        count = len(ids)
-    elif pieces is not None and count is None:
-        count = len(pieces)
+    count = _count(usage.get("completion_tokens"), ids, pieces)
     end, end_id = _end(choice, stop_ids)
     text = _text(choice, count)
     return Reply(text, ids, pieces, logprobs, count, end, end_id, *prompt_usage(usage))
+
+
+def _count(told: object, ids: Sequence[int] | None, pieces: Sequence[str] | None) -> int | None:
+    """How many tokens were sampled; what the server tells is read only where no ids say it."""
+    if ids is not None:
+        return len(ids)
+    if told is not None:
+        return whole(told, "usage.completion_tokens")
+    return None if pieces is None else len(pieces)
 
 
 def _text(choice: Mapping[str, Any], count: int | None) -> str:
