@@ -6,7 +6,6 @@ so are the tokens that the server read, where it tells them.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from stepsearch.policies.openai_client import OpenAIClient
 from stepsearch.policies.openai_fields import first, items, optional
+from stepsearch.search.batching import together
 from stepsearch.verifiers.openai_answers import (
     UnreadableError,
     count_tokens,
@@ -95,7 +95,7 @@ class ByCompletion:
     async def read(self, ids: Sequence[int], positions: Sequence[int], **extra: Any) -> Read:
         """See `Route.read`."""
         asks = [self._ask(ids[: position + 1], extra) for position in positions]
-        return _joined(await asyncio.gather(*asks))
+        return _joined(await together(asks))
 
     async def _ask(self, ids: Sequence[int], extra: Mapping[str, Any]) -> Read:
         def read(answer: Mapping[str, Any]) -> Read:
@@ -135,7 +135,7 @@ class ByClassifier:
     async def read(self, ids: Sequence[int], positions: Sequence[int], **extra: Any) -> Read:
         """See `Route.read`."""
         asks = [self._ask(ids[: position + 1], extra) for position in positions]
-        return _joined(await asyncio.gather(*asks))
+        return _joined(await together(asks))
 
     async def _ask(self, ids: Sequence[int], extra: Mapping[str, Any]) -> Read:
         asked: dict[str, Any] = {"use_activation": False} | dict(extra)

@@ -181,6 +181,18 @@ def test_a_refused_input_fails_alone(server: JudgeServer, connect: Connect) -> N
     ]
 
 
+@pytest.mark.parametrize("settings", [{}, {"format": CLASSES, "route": "classify"}])
+def test_where_one_request_of_a_chain_fails_the_others_are_dropped(
+    server: JudgeServer, connect: Connect, settings: Any
+) -> None:
+    verifier = connect(**settings, server=FAST | {"timeout": 20.0})
+    server.faults.extend(["slow", "slow", "401"])
+    with pytest.raises(VerifierError, match="HTTP 401"):
+        score(verifier, chain_of(QUESTION, STEPS))
+    assert not server.faults
+    assert verifier._body.client._slots._value == 64
+
+
 def test_a_token_that_is_not_told_is_no_score(server: JudgeServer, connect: Connect) -> None:
     verifier = connect()
     server.form = "others"
