@@ -93,7 +93,7 @@ class ByText:
     """
 
     def __init__(self, server: Server, starts: Starts, rules: StepRules) -> None:
-        self._server, self._starts, self._rules = server, starts, rules
+        self._server, self._rules = server, rules
         self._prompts = TextPrompts(starts, server.options)
 
     def check(self, chain: Chain, params: SamplingParams) -> None:
@@ -123,11 +123,10 @@ class ByText:
                 return Continued(tuple(steps), *prompt_tokens(replies))
 
     def _room(self, text: str) -> int:
-        """Tokens that fit behind a text, counted as a server does that tokenises it whole."""
+        """Tokens that fit behind a text."""
         if self._server.max_length is None:
             return UNLIMITED
-        ids = self._starts.tokenizer(text, verbose=False).input_ids  # a long text is no news
-        return self._server.max_length - len(ids)
+        return self._server.max_length - self._prompts.count_tokens(text)
 
     async def _step(
         self,

@@ -32,8 +32,8 @@ class TextPrompts:
         for token in (self._held(part) for pair in starts.format.examples for part in pair):
             if token is not None:
                 raise ConfigurationError(f"prompt_format.examples hold {token!r}, {_BY_TEXT}")
-        adds = options.get("add_special_tokens", True)  # which vLLM obeys
-        self._put_before = _put_before(starts.tokenizer) if adds else ()
+        self._adds = bool(options.get("add_special_tokens", True))  # which vLLM obeys
+        self._put_before = _put_before(starts.tokenizer) if self._adds else ()
 
     def check(self, question: str) -> None:
         """Raise `PolicyError` when the question would be read as more than its text."""
@@ -48,6 +48,12 @@ class TextPrompts:
         ids = self._starts.prompt(question)
         added = len(self._put_before)
         return self._starts.decode(ids[added:] if ids[:added] == self._put_before else ids)
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text, counted as a server does that tokenises it whole."""
+        tokenizer = self._starts.tokenizer
+        # A long text is no news, so not verbose.
+        return len(tokenizer(text, add_special_tokens=self._adds, verbose=False).input_ids)
 
 
 def _put_before(tokenizer: Any) -> tuple[int, ...]:

@@ -116,6 +116,18 @@ def test_a_begin_mark_that_the_server_puts_before_a_text_is_read_once(
     assert by_ids.count(tokenizer.bos_token_id) == 1
 
 
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_begin_mark_takes_the_room_of_one_token(
+    server: FaultyServer, connect: Connect, tmp_path: Path, adds: bool
+) -> None:
+    llama_tokenizer().save_pretrained(save_tiny(tmp_path))
+    options = {} if adds else {"add_special_tokens": False}
+    common = {"tokenizer": tmp_path, "prompts": "text", "options": options}
+    length = connect(**common).count_prompt_tokens(QUESTION)
+    sample(connect(**common, max_length=length + 1), STEP, [1])
+    assert [body["max_tokens"] for body in server.bodies] == [1]
+
+
 def test_a_special_token_in_a_question_stays_text_or_is_refused(
     server: FaultyServer, connect: Connect
 ) -> None:
