@@ -26,6 +26,8 @@ _MAY_PASS = frozenset({408, 425, 429, 500, 502, 503, 504})
 _NO_LIST = frozenset({401, 403, 404, 405, 410, 501})
 """What a server says that has no list of models, or shows none to this key; both may complete."""
 _LONGEST_WAIT = 30.0
+_TO_CONNECT = 0.5
+"""Part of a request's time for its connection; with all of it, none and no answer look alike."""
 LARGEST_BODY = 64 << 20
 """Most bytes of an answer: the rows or log-probabilities of a million tokens are smaller."""
 
@@ -63,7 +65,8 @@ class Patience:
 
     Attributes:
         concurrency: most requests at once.
-        timeout: seconds that one request may take, to the last byte of its answer.
+        timeout: seconds that one request may take, to the last byte of its answer; its connection
+            must be made in half of them.
         attempts: how often it is asked before it counts as out of reach.
         first_wait: seconds before the second attempt, twice as many before every other one; each
             wait is drawn between half of that and all of it, so that many clients do not come back
@@ -104,13 +107,14 @@ class OpenAIClient:
         self._patience = patience
         self._failures = (httpx2.TransportError, httpx2.DecodingError)
         self._timeouts = httpx2.TimeoutException
-        self._unreachable = httpx2.ConnectError
+        self._unreachable = (httpx2.ConnectError, httpx2.ConnectTimeout)
+        self._to_connect = patience.timeout * _TO_CONNECT
         self._slots = asyncio.Semaphore(patience.concurrency)
         self._random = random.Random()  # waits must not move anybody's random numbers
         self._http = httpx2.AsyncClient(
             base_url=base_url.rstrip("/") + "/",
             headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=patience.timeout,
+            timeout=httpx2.Timeout(patience.timeout, connect=self._to_connect),
             limits=httpx2.Limits(max_connections=patience.concurrency),
         )
 
@@ -221,13 +225,15 @@ class OpenAIClient:
                     )
                 wait = reply.headers.get("retry-after", "")
                 return _Answer(reply.status_code, wait, await _content(reply))
+        except self._unreachable as error:
+            why = str(error) or f"no connection in {self._to_connect:g} s (half of server.timeout)"
+            raise UnreachableError(f"{url}: {type(error).__name__}: {why}") from error
         except (TimeoutError, self._timeouts) as error:
             raise TimeoutError(
                 f"{url} did not answer in {self._patience.timeout:g} s (server.timeout)"
             ) from error
         except self._failures as error:
-            kind = UnreachableError if isinstance(error, self._unreachable) else ConnectionError
-            raise kind(f"{url}: {type(error).__name__}: {error}") from error
+            raise ConnectionError(f"{url}: {type(error).__name__}: {error}") from error
 
     def _wait(self, attempt: int, error: Exception) -> float:
         longest = min(self._patience.first_wait * 2.0 ** (attempt - 1), _LONGEST_WAIT)

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
-from support.faulty import EOS, FaultyServer, running
+from support.faulty import EOS, FaultyServer, dropping_connections, running
 from support.tiny import save_tiny, tiny_tokenizer
 from support.tokenizers import llama_tokenizer
 
@@ -18,6 +19,7 @@ from stepsearch import Budget, ConfigurationError, Engine, ModelNotFoundError, S
 from stepsearch.policies import openai_client
 from stepsearch.policies.openai import OpenAIPolicy
 from stepsearch.policies.openai_chains import counted
+from stepsearch.policies.openai_client import OpenAIClient
 from stepsearch.policies.openai_replies import Reply
 from stepsearch.search.background import background
 from stepsearch.search.contracts import Sample
@@ -575,3 +577,30 @@ def test_a_wrong_address_or_name_is_told_at_once(
         OpenAIPolicy(base_url="localhost:1", model="tiny", tokenizer=folder)
     with pytest.raises(ConfigurationError, match="prompts='words'"):
         connect(prompts="words")
+
+
+def test_a_host_that_drops_connections_is_told_without_asking_again(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OpenAIClient, "_wait", lambda *_: pytest.fail("it is asked again"))
+    words = r"no server answers there .*no connection in 0\.25 s \(half of server\.timeout\)"
+    with dropping_connections() as url, pytest.raises(ModelNotFoundError, match=words):
+        connect(base_url=url)
+
+
+def test_a_request_is_repeated_where_no_connection_was_made(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = connect()
+    expected = sample(policy, STEP, [1])
+    stream = policy.client._http.stream
+    failures = [httpx2.ConnectTimeout(""), httpx2.ConnectError("refused")]
+
+    def fail_first(*args: Any, **settings: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return stream(*args, **settings)
+
+    monkeypatch.setattr(policy.client._http, "stream", fail_first)
+    assert sample(policy, STEP, [1]) == expected
+    assert not failures

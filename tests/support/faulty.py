@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from stepsearch.search.background import BackgroundLoop
@@ -208,3 +209,15 @@ def running(server: FaultyServer) -> Iterator[FaultyServer]:
     finally:
         loop.submit(stop(listening)).result()
         loop.close()
+
+
+@contextmanager
+def dropping_connections() -> Iterator[str]:
+    """The address of a host that lets attempts to connect pass unanswered: its queue is full."""
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):
+            queued = stack.enter_context(socket.socket())
+            queued.setblocking(False)
+            queued.connect_ex(listening.getsockname())
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
