@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MAY_PASS = frozenset({408, 425, 429, 500, 502, 503, 504})
-_NO_LIST = frozenset({401, 403, 404, 405, 410, 501})
-"""What a server says that has no list of models, or shows none to this key; both may complete."""
 _LONGEST_WAIT = 30.0
 _TO_CONNECT = 0.5
 """Part of a request's time for its connection; with all of it, none and no answer look alike."""
@@ -143,7 +141,7 @@ class OpenAIClient:
 
         async def once() -> dict[str, object]:
             answer = await self._fetch("GET", "models")
-            return {} if answer.status in _NO_LIST else read_lengths(_accepted(answer).content)
+            return {} if _has_no_list(answer.status) else read_lengths(_accepted(answer).content)
 
         try:  # a wrong address is told at once
             return self.loop.submit(self._repeat(once, UnreachableError)).result()
@@ -263,6 +261,11 @@ def _accepted(answer: _Answer) -> _Answer:
     if answer.status >= 400:
         raise RefusedError(answer.status, answer.text)
     return answer
+
+
+def _has_no_list(status: int) -> bool:
+    """Whether a server has no list of models, or shows none to this key; both may complete."""
+    return status == 501 or (400 <= status < 500 and status not in _MAY_PASS)
 
 
 def _seconds(retry_after: str) -> float:

@@ -281,7 +281,7 @@ def test_a_list_of_models_that_does_not_come_is_asked_for_again(
     assert len(server.listed) == 1
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 405, 501])
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 406, 409, 410, 418, 422, 451, 501])
 def test_a_server_may_have_no_list_of_models(
     server: FaultyServer, connect: Connect, status: int
 ) -> None:
@@ -290,7 +290,7 @@ def test_a_server_may_have_no_list_of_models(
     assert len(server.listed) == 1
 
 
-@pytest.mark.parametrize("status", [400, 418, 520])
+@pytest.mark.parametrize("status", [505, 520])
 def test_a_list_of_models_that_is_refused_is_told(
     server: FaultyServer, connect: Connect, status: int
 ) -> None:
