@@ -17,7 +17,7 @@ from stepsearch.policies.sampling import Draw
 from stepsearch.policies.shipped import find_adapter
 from stepsearch.policies.starts import Start, Starts, choose_format
 from stepsearch.policies.text import StepCutter, StepRules
-from stepsearch.search.batching import together
+from stepsearch.search.batching import cancel_all, together
 from stepsearch.search.contracts import PolicySpec, Sample, SamplingParams, TextLogprobs
 from stepsearch.search.tree import Chain
 from stepsearch.search.types import Step
@@ -111,9 +111,7 @@ class TransformersPolicy:
             for task in asyncio.as_completed(tasks):
                 yield await task
         finally:
-            for unfinished in tasks:
-                unfinished.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(tasks)
 
     async def _continue(
         self, request: int, seed: int, start: Start, params: SamplingParams

@@ -21,6 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal, NamedTuple
 
 from stepsearch.search.background import BackgroundLoop
+from stepsearch.search.batching import cancel_all
 from stepsearch.search.errors import ConfigurationError, PolicyError
 
 OLDEST, NEWEST = "0.25.0", "0.32.0"
@@ -319,10 +320,7 @@ def _close(engine: weakref.ref[VllmEngine]) -> None:
 async def _shut_down(llm: Any, in_flight: Iterable[asyncio.Task[Any]]) -> None:
     from psutil import NoSuchProcess
 
-    tasks = list(in_flight)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await cancel_all(in_flight)
 
     # vLLM asks a process for its name before it kills it; one that has just ended has none.
     with contextlib.suppress(NoSuchProcess):

@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from stepsearch.search.batching import cancel_all
+
 T = TypeVar("T")
 
 
@@ -69,10 +71,7 @@ class BackgroundLoop:
 
 
 async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    await cancel_all(asyncio.all_tasks() - {asyncio.current_task()})
 
 
 background = BackgroundLoop()

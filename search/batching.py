@@ -165,15 +165,21 @@ def _cancel_when_unwanted(call: asyncio.Task[Any] | None, batch: Sequence[_Group
         group.future.add_done_callback(look)
 
 
+async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait until all have ended, however they do."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def together(works: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
     """What all of them give, in their order; where one fails, the others are cancelled."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         return await asyncio.gather(*tasks)
     except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)
         raise
 
 
@@ -196,6 +202,4 @@ async def each(
             for task in done:
                 yield task.result()
     finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel_all(running)

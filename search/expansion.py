@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stepsearch.search.arrivals import Arrivals, Candidates
-from stepsearch.search.batching import Batcher, contained, is_cancelled
+from stepsearch.search.batching import Batcher, cancel_all, contained, is_cancelled
 from stepsearch.search.contracts import (
     NewestScores,
     Policy,
@@ -148,9 +148,7 @@ class Expansion:
         try:
             await self._admit(tasks)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(tasks)
 
     async def _admit(self, tasks: list[asyncio.Task[None]]) -> None:
         full, total = self._params.max_tokens, len(self._seeds)

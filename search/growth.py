@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import groupby, pairwise
 
+from stepsearch.search.batching import cancel_all
 from stepsearch.search.contracts import Policy, SamplingParams, StepScores
 from stepsearch.search.errors import PolicyError
 from stepsearch.search.expansion import Expansion
@@ -94,10 +95,7 @@ class Growth:
 
     async def end(self) -> None:
         """Cancel expansions that a strategy began and did not wait for; what arrived enters."""
-        askers = list(self._askers)
-        for task in askers:
-            task.cancel()
-        await asyncio.gather(*askers, return_exceptions=True)
+        await cancel_all(self._askers)
 
     def _requests(self, nodes: Sequence[int], n: int) -> tuple[list[Chain], list[int]]:
         """A chain and a seed per child; siblings that stand together share the chain."""

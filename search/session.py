@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from stepsearch.search.aggregate import chain_scores
+from stepsearch.search.batching import cancel_all
 from stepsearch.search.contracts import Policy, SamplingParams
 from stepsearch.search.growth import Growth
 from stepsearch.search.ledger import Ledger
@@ -116,9 +117,7 @@ class Session:
         try:
             return [await task for task in tasks]
         except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(tasks)
             raise
         finally:
             self._growth.num_parts -= len(tasks)

@@ -7,6 +7,8 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from stepsearch.search.batching import cancel_all
+
 T = TypeVar("T")
 
 
@@ -62,7 +64,4 @@ def run_virtual(work: Coroutine[Any, Any, T]) -> tuple[T, float]:
 
 async def _cancel_others() -> None:
     """End what is left, as `asyncio.run` does."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    await cancel_all(asyncio.all_tasks() - {asyncio.current_task()})

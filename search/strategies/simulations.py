@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING
 
+from stepsearch.search.batching import cancel_all
 from stepsearch.search.session import Session
 from stepsearch.search.steps import STOP_CODES
 from stepsearch.search.strategies.priors import set_priors
@@ -150,7 +151,4 @@ class Simulations:
 
     async def _cancel(self) -> None:
         """Take back what is still in flight when the search is cut short."""
-        tasks = [work for _, work in self._flights if isinstance(work, asyncio.Task)]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(work for _, work in self._flights if isinstance(work, asyncio.Task))
