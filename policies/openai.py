@@ -50,6 +50,7 @@ class OpenAIPolicy:
     Attributes:
         spec: name and provenance.
         client: the connection.
+        continues: whether it goes on with partial chains, as a chat cannot.
         num_surplus: tokens that were written behind the end of a chain and left out.
 
     Raises:
