@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ SAMPLING = SamplingParams(temperature=1.0, max_step_tokens=128, max_tokens=192)
 MAX_STEPS = 8
 WARM = 16
 """Problems that fill a batch before anything is timed."""
+
+HALF = 0.42
+"""Of a card's memory, for each of two engines that are on it."""
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -70,13 +74,19 @@ def engine_settings(model: str, share: float = 0.85) -> dict[str, Any]:
     return {"max_length": 1024, "max_seqs": 1024, "max_batched_tokens": 16384, "gpu_memory": share}
 
 
+@contextlib.contextmanager
+def starting(name: str) -> Iterator[None]:
+    """Tell how long an engine took to start."""
+    start = time.perf_counter()
+    yield
+    say(f"  {name} started in {time.perf_counter() - start:.0f} s")
+
+
 def make_policy(folder: Path, settings: dict[str, Any], **changes: Any) -> VllmPolicy:
     """A policy, and how long its engine took to start."""
     gc.collect()  # an engine that nobody holds any more gives its memory back
-    start = time.perf_counter()
-    policy = VllmPolicy(model=folder, prompt_format={"system": ""}, engine=settings, **changes)
-    say(f"  the engine of {folder.name} started in {time.perf_counter() - start:.0f} s")
-    return policy
+    with starting(f"the engine of {folder.name}"):
+        return VllmPolicy(model=folder, prompt_format={"system": ""}, engine=settings, **changes)
 
 
 def strategies(n: int) -> dict[str, Strategy]:

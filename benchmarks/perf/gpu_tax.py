@@ -37,6 +37,7 @@ from stepsearch.benchmarks.perf.gpu_replay import Replay, longest_path, replay_o
 from stepsearch.benchmarks.perf.gpu_rounds import Run, in_rounds, middle_seconds
 from stepsearch.benchmarks.perf.gpu_row import Row
 from stepsearch.benchmarks.perf.gpu_setup import (
+    HALF,
     SAMPLING,
     WARM,
     chance,
@@ -44,6 +45,7 @@ from stepsearch.benchmarks.perf.gpu_setup import (
     make_policy,
     say,
     search,
+    starting,
     strategies,
     warm_candidates,
     warm_up,
@@ -51,9 +53,6 @@ from stepsearch.benchmarks.perf.gpu_setup import (
 from stepsearch.policies.vllm import VllmPolicy
 from stepsearch.policies.vllm_engine import EngineSettings, engine_arguments
 from stepsearch.verifiers.scripted import ScriptedVerifier
-
-SHARE = 0.42
-"""Of the card's memory, for each of the two engines."""
 
 Kinds = Sequence[bool]
 """Whether raw runs have a seed per request; of one kind or of both."""
@@ -99,7 +98,7 @@ def free() -> ScriptedVerifier:
 
 def tax_rows(folder: Path, model: str, plan: Plan) -> list[Row]:
     """Every search at every number of concurrent problems, the largest first."""
-    policy = make_policy(folder, engine_settings(model, SHARE))
+    policy = make_policy(folder, engine_settings(model, HALF))
     try:
         llm = _raw_engine(folder, model)
         with counted_policy(policy) as counter, counted_llm(llm) as raw_counter:
@@ -113,11 +112,9 @@ def tax_rows(folder: Path, model: str, plan: Plan) -> list[Row]:
 def _raw_engine(folder: Path, model: str) -> Any:
     from vllm import LLM
 
-    given = engine_arguments(EngineSettings(model=str(folder), **engine_settings(model, SHARE)))
-    start = time.perf_counter()
-    llm = LLM(**given)
-    say(f"  the raw engine of {model} started in {time.perf_counter() - start:.0f} s")
-    return llm
+    given = engine_arguments(EngineSettings(model=str(folder), **engine_settings(model, HALF)))
+    with starting(f"the raw engine of {model}"):
+        return LLM(**given)
 
 
 def _warm_up(engines: Engines, model: str) -> None:

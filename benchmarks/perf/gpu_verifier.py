@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from stepsearch.benchmarks.perf.gpu_setup import (
+    HALF,
     Timed,
     engine_settings,
     make_policy,
     num_tokens,
     say,
     search,
+    starting,
     strategies,
     warm_up,
 )
@@ -94,12 +96,10 @@ def token_rows(folder: Path, model: str) -> list[TokenRow]:
 
 def verifier_of(folder: Path, model: str, share: float) -> VllmVerifier:
     """A verifier on an engine that gets a share of the card."""
-    start = time.perf_counter()
     # Texts of random tokens read as many more tokens than were written.
     settings = engine_settings(model, share) | {"max_length": 8192}
-    made = VllmVerifier(model=folder, format=FORMAT, engine=settings, selfcheck=False)
-    say(f"  the verifier's engine started in {time.perf_counter() - start:.0f} s")
-    return made
+    with starting("the verifier's engine"):
+        return VllmVerifier(model=folder, format=FORMAT, engine=settings, selfcheck=False)
 
 
 def _grow(verifier: TransformersVerifier, backend: str, size: int, aim: float) -> TokenRow:
@@ -164,8 +164,8 @@ class PairRow:
 
 def pair_rows(folder: Path, model: str, load: int, n: int) -> list[PairRow]:
     """Search with both on one card, then let each do its part alone."""
-    policy = make_policy(folder, engine_settings(model, 0.42))
-    verifier = verifier_of(folder, model, 0.42)
+    policy = make_policy(folder, engine_settings(model, HALF))
+    verifier = verifier_of(folder, model, HALF)
     rows = []
     try:
         warm_up(policy, verifier, model)
