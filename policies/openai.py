@@ -81,7 +81,7 @@ class OpenAIPolicy:
         max_length = set_length("policy.max_length", max_length)
         num_parameters = set_size("policy.num_parameters", num_parameters)
         form = choose_format(prompt_format, None)
-        self.client = OpenAIClient(base_url, api_key_variable, Patience(**(server or {})))
+        self.client = OpenAIClient(base_url, api_key_variable, Patience.from_mapping(server))
         self.num_surplus = 0
         self._starts: Starts | None = None
         with self.client.closed_on_error():

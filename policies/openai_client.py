@@ -15,7 +15,7 @@ from stepsearch.policies.openai_fields import BadReplyError, excerpt, parse, sta
 from stepsearch.policies.openai_models import known_length, read_lengths
 from stepsearch.search.background import BackgroundLoop
 from stepsearch.search.errors import ModelNotFoundError
-from stepsearch.search.parameters import number, whole
+from stepsearch.search.parameters import known_values, number, whole
 
 if TYPE_CHECKING:
     import httpx2
@@ -81,6 +81,15 @@ class Patience:
             whole(f"server.{name}", getattr(self, name), least=1)
         for name in ("timeout", "first_wait"):
             number(f"server.{name}", getattr(self, name), above=0)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any] | None) -> Patience:
+        """Patience as a configuration names it; None takes the defaults.
+
+        Raises:
+            ConfigurationError: a key is unknown, or a value does not fit.
+        """
+        return cls(**known_values(cls, "server", mapping or {}))
 
 
 class OpenAIClient:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import jinja2
 from transformers import PreTrainedTokenizerBase
 
 from stepsearch.search.errors import ConfigurationError
-from stepsearch.search.parameters import check_separator
+from stepsearch.search.parameters import check_separator, known_values
 
 FILE_NAME = "prompt_format.json"
 
@@ -58,10 +58,7 @@ class PromptFormat:
         Raises:
             ConfigurationError: a key is unknown or an example is no pair.
         """
-        known = {f.name for f in fields(cls)}
-        if unknown := sorted(set(mapping) - known):
-            raise ConfigurationError(f"format has no {unknown}; it has {sorted(known)}")
-        values = dict(mapping)
+        values = known_values(cls, "format", mapping)
         examples = [tuple(pair) for pair in values.pop("examples", ())]
         if any(len(pair) != 2 for pair in examples):
             raise ConfigurationError("format.examples must be pairs of question and solution")

@@ -1,11 +1,14 @@
-"""Checks of numbers and texts that a user sets."""
+"""Checks of what a user sets: numbers, texts, choices, and mappings that become dataclasses."""
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, get_args
 
 from stepsearch.search.errors import ConfigurationError
 
@@ -61,6 +64,31 @@ def require_text(name: str, value: Any) -> None:
     """Raise `ConfigurationError` when the value is no text."""
     if not isinstance(value, str):
         raise ConfigurationError(f"{name}={value!r} must be a text")
+
+
+def check_choice(name: str, value: object, choices: Any) -> None:
+    """Raise `ConfigurationError` unless the value is one of a `Literal`'s."""
+    if value not in get_args(choices):
+        raise ConfigurationError(f"{name}={value!r} must be one of {', '.join(get_args(choices))}")
+
+
+def known_values(cls: type[Any], where: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping as a dict, when its keys are fields of the dataclass and none is missing.
+
+    Raises:
+        ConfigurationError: a key is unknown or missing.
+    """
+    names = [f.name for f in fields(cls)]
+    for key in mapping:
+        if key not in names:
+            near = difflib.get_close_matches(str(key), names, n=3)
+            hint = f"did you mean {' or '.join(near)}? " if near else ""
+            raise ConfigurationError(f"{where}.{key} is unknown; {hint}known: {', '.join(names)}")
+    required = {f.name for f in fields(cls) if f.default is f.default_factory is MISSING}
+    missing = sorted(required - set(mapping))
+    if missing:
+        raise ConfigurationError(f"{where}.{missing[0]} is missing; set it")
+    return dict(mapping)
 
 
 def check_separator(name: str, value: str, *, may_be_empty: bool = False) -> None:

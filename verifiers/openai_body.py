@@ -77,7 +77,7 @@ class OpenAIBody:
         self.num_parameters = set_size("verifier.num_parameters", num_parameters)
         self.tokenizer = load_tokenizer(tokenizer or model, revision)
         self._salted = False
-        self.client = OpenAIClient(base_url, api_key_variable, Patience(**(server or {})))
+        self.client = OpenAIClient(base_url, api_key_variable, Patience.from_mapping(server))
         with self.client.closed_on_error():
             known = self.client.context_length(model, max_length)
             self._longest = _longest(known, route)

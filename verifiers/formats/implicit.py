@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 from stepsearch.search.contracts import Aggregation, ScoreFailure, VerifierSpec
 from stepsearch.search.errors import ConfigurationError
-from stepsearch.search.parameters import check_separator
+from stepsearch.search.parameters import check_choice, check_separator, known_values
 from stepsearch.search.tree import Chain
 from stepsearch.verifiers.formats.encoding import check_text
-from stepsearch.verifiers.formats.reading import check_choice, known_values
 from stepsearch.verifiers.formats.spec import with_label
 
 _MAX_QUESTIONS = 4096

@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 from stepsearch.search.contracts import ScoreFailure, VerifierSpec
 from stepsearch.search.errors import ConfigurationError
-from stepsearch.search.parameters import check_separator
+from stepsearch.search.parameters import check_choice, check_separator, known_values
 from stepsearch.search.tree import Chain
 from stepsearch.verifiers.formats.encoding import EncodedChain, check_text
-from stepsearch.verifiers.formats.reading import check_choice, known_values
 from stepsearch.verifiers.formats.readout import HeadFormat, TokensFormat, read_readout
 
 Ask = Literal["answer", "judge", "plain"]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from stepsearch.search.contracts import Range
 from stepsearch.search.errors import ConfigurationError
-from stepsearch.verifiers.formats.reading import check_choice, known_values
+from stepsearch.search.parameters import check_choice, known_values
 
 Activation = Literal["sigmoid", "softmax", "difference", "none"]
 _WIDTHS: dict[Activation, int] = {"sigmoid": 1, "softmax": 2, "difference": 2, "none": 1}

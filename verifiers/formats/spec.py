@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from stepsearch.search.contracts import Aggregation, VerifierSpec
 from stepsearch.search.errors import ConfigurationError
-from stepsearch.search.parameters import check_separator
-from stepsearch.verifiers.formats.reading import check_choice, known_values
+from stepsearch.search.parameters import check_choice, check_separator, known_values
 from stepsearch.verifiers.formats.readout import HeadFormat, TokensFormat, read_readout
 
 Prompt = Literal["chat", "turns", "plain"]
