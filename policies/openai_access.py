@@ -22,6 +22,11 @@ def check_address(base_url: str) -> None:
         raise ConfigurationError(f"base_url={base_url!r} is no address: {error}") from error
     if not url.host:
         raise ConfigurationError(f"base_url={base_url!r} names no host")
+    if url.query or url.fragment:
+        raise ConfigurationError(
+            f"base_url={base_url!r} holds a query or a fragment; requests go to paths below the"
+            " address, so leave it out"
+        )
     if url.port is not None and not 0 < url.port < 1 << 16:
         raise ConfigurationError(
             f"base_url={base_url!r}: port {url.port} must be between 1 and 65535"

@@ -340,6 +340,12 @@ def test_a_number_of_a_server_that_cannot_be_is_refused(
         OpenAIPolicy(**settings, server={name: value})
 
 
+def test_a_name_of_a_server_that_does_not_exist_is_told(folder: Path) -> None:
+    settings = {"base_url": "http://127.0.0.1:9/v1", "model": "tiny", "tokenizer": folder}
+    with pytest.raises(ConfigurationError, match=r"server\.retries is unknown; known: concurrency"):
+        OpenAIPolicy(**settings, server={"retries": 3})
+
+
 def test_a_number_of_parameters_may_be_written_with_an_exponent(connect: Connect) -> None:
     assert connect(num_parameters=1.5e9).spec.num_parameters == 1_500_000_000
     assert connect(num_parameters=None).spec.num_parameters is None
@@ -401,6 +407,8 @@ def test_an_empty_body_is_told(server: FaultyServer, connect: Connect) -> None:
         ("http://127.0.0.1:abc/v1", "is no address: Invalid port: 'abc'"),
         ("http://[::1/v1", "is no address"),
         ("http:///v1", "names no host"),
+        ("http://127.0.0.1:9/v1?version=2", "a query or a fragment"),
+        ("http://127.0.0.1:9/v1#top", "a query or a fragment"),
     ],
 )
 def test_an_address_that_cannot_be_is_told(folder: Path, url: str, words: str) -> None:
