@@ -106,6 +106,7 @@ def filter_samples(settings: FilterSettings) -> tuple[str, Counts]:
                 kept.append(_as_row(sample, value))
         if kept:
             row = _head(problem) | {"samples": kept, "verifiers": verifiers}
+            row |= {"is_dependent": True} if found.is_dependent else {}
             lines.append(json.dumps(row) + "\n")
     counts = Counts(
         problems=len(found.problems),

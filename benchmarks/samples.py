@@ -96,7 +96,8 @@ def read_samples(path: Path, task: Task, separator: str = "\n") -> SampleSet:
     A line is a trace, or `{"id", "problem", "answer", "samples": [{"text", "scores"}]}`, where
     `scores` maps names of verifiers to a number or a list with one number per step. `verifiers`
     beside `samples` maps names to what is known of such scores: `range` and `aggregation`, and
-    `is_whole` where it holds, as in `ScoreSource`. Any other value of it is ignored.
+    `is_whole` where it holds, as in `ScoreSource`; what has neither of the two is not ours and
+    ignored. `is_dependent` is true where the samples depend on one another, as in `SampleSet`.
 
     Args:
         path: the file.
@@ -219,6 +220,7 @@ def _from_row(
     for name, told in _told(row):
         is_whole = told.get("is_whole") is True
         _declare(found, name, _source(told["range"], told["aggregation"], is_whole))
+    found.is_dependent |= row.get("is_dependent") is True
     problem = Problem(text=row["problem"], id=str(row["id"]), answer=as_text(row["answer"]))
     return SampledProblem(problem=problem, samples=samples)
 
@@ -227,7 +229,7 @@ def _told(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """What a row says of its verifiers; a field of that name with anything else is not ours."""
     given = row.get("verifiers")
     for name, told in given.items() if isinstance(given, dict) else ():
-        if isinstance(told, dict) and {"range", "aggregation"} <= told.keys():
+        if isinstance(told, dict) and {"range", "aggregation"} & told.keys():
             yield name, told
 
 

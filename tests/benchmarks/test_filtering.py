@@ -12,6 +12,7 @@ from stepsearch.benchmarks.filtering import FilterSettings, filter_samples
 from stepsearch.benchmarks.samples import read_samples
 from stepsearch.benchmarks.scorers import parse_scorer
 from stepsearch.cli import main
+from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.task import get_task
 
@@ -101,6 +102,16 @@ def test_what_is_known_of_the_scores_of_a_trace_is_kept(
     [[told, found]] = zip(before.problems, after.problems, strict=True)
     values = [score(sample, before.sources) for sample in told.samples]
     assert [score(sample, after.sources) for sample in found.samples] == values
+
+
+def test_samples_that_depend_on_one_another_still_do(tmp_path: Path) -> None:
+    path, out = tmp_path / "trace.jsonl", tmp_path / "kept.jsonl"
+    search = engine(Beam(n=4, width=2), random_policy(), hash_verifier(), trace=path)
+    search.solve(Problem(text="q", id="q", answer="1"))
+    filter_samples(
+        FilterSettings(samples=path, out=out, verifier="scripted", minimum=0.0, task="exact")
+    )
+    assert read_samples(out, get_task("exact")).is_dependent
 
 
 def test_a_verifier_that_has_no_scores_there_is_run(samples: Path, tmp_path: Path) -> None:

@@ -155,6 +155,10 @@ def test_a_field_of_the_files_own_is_no_word_on_scores(tmp_path: Path, other: ob
         ([problem("a", 1, said(1)), problem("a", 2, said(1))], ["'a' occurs on two lines"]),
         ([], ["holds no samples"]),
         ([[1]], ["line 1", "not a JSON object"]),
+        (
+            [problem("a", 1, said(1, prm=1)) | {"verifiers": {"prm": {"range": "signed"}}}],
+            ["line 1", "'aggregation' is missing"],
+        ),
         ([with_range("a", 3, prm=0.5)], ["line 1", "there are scores of range 3"]),
         (
             [with_range("a", "unbounded", prm=-2.0), with_range("b", "probability", prm=0.5)],
