@@ -54,7 +54,7 @@ def run_checks(name: str, checks: Mapping[str, Check], timeout: float) -> list[s
     """
     failures = {}
     for check, run in checks.items():
-        future = background.submit(asyncio.wait_for(run(), timeout))
+        future = background.submit(asyncio.wait_for(_without_exit(run), timeout))
         try:
             future.result(timeout + 1)
         except BrokenContractError as error:
@@ -71,3 +71,11 @@ def run_checks(name: str, checks: Mapping[str, Check], timeout: float) -> list[s
     if failures:
         raise ConformanceError(name, failures)
     return list(checks)
+
+
+async def _without_exit(run: Check) -> None:
+    """Run a check; SystemExit would end the event loop's thread, on which the others run."""
+    try:
+        await run()
+    except SystemExit as error:
+        raise BrokenContractError(f"raised SystemExit: {error}; raise an Exception") from error

@@ -135,6 +135,10 @@ def same(sample: Sample, params: SamplingParams) -> list[Any]:
     return [sample]
 
 
+def leave(chain: Chain, seed: int) -> Step:
+    raise SystemExit(3)
+
+
 ONE = scripted_step("same #### 1", "eos")
 BROKEN_POLICIES: list[tuple[str, str, Any]] = [
     ("spec", "spec.name is empty", Nameless()),
@@ -142,6 +146,7 @@ BROKEN_POLICIES: list[tuple[str, str, Any]] = [
     ("one step", "is answered twice", Meddling(lambda s, p: [s, s])),
     ("one step", "were not answered", Meddling(lambda s, p: [s] if s.request else [])),
     ("one step", "no steps", meddling(lambda s, p: s._replace(steps=()))),
+    ("one step", "raised SystemExit: 3", ScriptedPolicy(leave)),
     ("one step", "yield Sample", meddling(lambda s, p: tuple(s))),
     ("one step", "numbers from 0 on", meddling(lambda s, p: s._replace(prompt_tokens=-1))),
     ("one step", "is not one of", meddling(lambda s, p: with_last(s, stop="done"))),
