@@ -15,6 +15,7 @@ _QUOTES = (
     "text with any of , = : ( [ { or a space goes in quotes of its own: "
     "'task.instruction=\"first, think\"'"
 )
+_LAUNCHERS = "Others come with pip install 'stepsearch[scale]', Ray's as docs/scale.md says"
 
 
 def explain(
@@ -34,7 +35,8 @@ def explain(
     if missing := re.search(r"Could not find '([\w/]+)/([\w.-]*)'", text):
         group, option = missing.groups()
         there = re.findall(r"^\t([\w./-]+)$", text, re.MULTILINE)
-        return f"{group}={option}: there is no such option. {nearest(option, there)}"
+        extra = f". {_LAUNCHERS}" if group == "hydra/launcher" else ""
+        return f"{group}={option}: there is no such option. {nearest(option, there)}{extra}"
     if unknown := re.search(r"Could not (?:override|delete from config\.) '([\w/@.-]+)'", text):
         return _no_such_setting(unknown[1], known(unknown[1]))
     if twice := re.search(r"An item is already at '([\w/@.]+)'", text):

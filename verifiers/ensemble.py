@@ -212,7 +212,7 @@ def _guides_of(members: dict[str, Verifier], guides: Sequence[str] | None) -> tu
         return tuple(steps)
     if isinstance(guides, str) or not isinstance(guides, Sequence):
         raise ConfigurationError(f"guides={guides!r} must be a list of names, [{guides}]")
-    if not guides or not set(guides) <= set(steps):
+    if not guides or any(name not in steps for name in guides):
         raise ConfigurationError(
             f"guides={list(guides)!r} must name members of kind 'step', which here are "
             f"{', '.join(steps)}"

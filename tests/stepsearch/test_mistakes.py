@@ -123,6 +123,7 @@ def test_what_is_written_and_how_is_checked_before_the_work(
         (["benchmark=gsm8q"], "Did you mean gsm8k? Known: aime24"),
         (["-m", "search=beem,beam"], "search=beem: there is no such option. Did you mean beam"),
         (["-m", "seed=0,1", "hydra/launcher=slurm"], "Did you mean submitit_slurm"),
+        (["-m", "hydra/launcher=x"], "submitit_slurm. Others come with pip install 'stepsearch[s"),
         (["seed=0,1"], "seed=0,1: several values are swept over with `stepsearch bench -m`"),
         (["search.n=[1"], "'search.n=[1' is not of the form SETTING=VALUE"),
         (["what"], "'what' is not of the form SETTING=VALUE"),

@@ -262,8 +262,8 @@ def test_guides_that_all_steps_have_change_nothing() -> None:
     )
 
 
-@pytest.mark.parametrize("guides", [[], ["orm"], ["prm", "orm"], ["nobody"]])
-def test_guides_that_score_no_steps_are_refused(guides: list[str]) -> None:
+@pytest.mark.parametrize("guides", [[], ["orm"], ["prm", "orm"], ["nobody"], [["prm"]]])
+def test_guides_that_score_no_steps_are_refused(guides: list[Any]) -> None:
     members: dict[str, Verifier] = {
         "prm": ScriptedVerifier(score_fn=by_length),
         "orm": Fixed(StepScores(values=(0.5,)), kind="outcome"),

@@ -276,6 +276,8 @@ def _separation(changes: Mapping[str, Mapping[int, float]]) -> float | None:
 
 
 def _solved(row: Mapping[str, Any], task: Task) -> Solved | None:
+    if "tree" in row:
+        raise ValueError("a trace; `stepsearch filter` writes the samples that it holds")
     question = row["problem"] if "problem" in row else row["question"]
     if "steps" in row:
         steps = tuple(map(str, row["steps"]))

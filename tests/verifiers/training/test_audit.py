@@ -196,6 +196,8 @@ def test_files_of_another_layout_are_refused(tmp_path: Path) -> None:
     for row in ({"problem": "a"}, {"question": "a", "answer": "no final line"}, {"steps": ["a"]}):
         with pytest.raises(ConfigurationError, match="holds a row without"):
             load_solutions(write(tmp_path / "f.jsonl", [row]), 10)
+    with pytest.raises(ConfigurationError, match="a trace; `stepsearch filter` writes"):
+        load_solutions(write(tmp_path / "f.jsonl", [{"problem": "a", "tree": {}}]), 10)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         load_solutions(tmp_path / "absent", 10)
 
