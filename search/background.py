@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -17,14 +19,20 @@ from stepsearch.search.batching import cancel_all
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 
 class BackgroundLoop:
-    """An event loop on a daemon thread, started when it is first used."""
+    """An event loop on a daemon thread, started when it is first used.
+
+    A forked child, in which that thread does not run, starts another one.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        _LOOPS.add(self)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine; cancelling the future cancels it.
@@ -46,7 +54,7 @@ class BackgroundLoop:
             if self._loop is None or self._thread is None or not self._thread.is_alive():
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="stepsearch-loop", daemon=True
+                    target=_run, args=(self._loop,), name="stepsearch-loop", daemon=True
                 )
                 self._thread.start()
                 atexit.register(self.close)
@@ -70,10 +78,26 @@ class BackgroundLoop:
         loop.close()
 
 
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped; SystemExit in a task ends that task, not all the others."""
+    while True:
+        try:
+            return loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:  # whoever awaits the task gets it, too
+            _log.debug("%s on the event loop, which goes on", type(error).__name__, exc_info=True)
+
+
 async def _cancel_others() -> None:
     await cancel_all(asyncio.all_tasks() - {asyncio.current_task()})
 
 
-background = BackgroundLoop()
+def _forget_all() -> None:
+    for loop in _LOOPS:
+        loop.forget()
+
+
+_LOOPS: weakref.WeakSet[BackgroundLoop] = weakref.WeakSet()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=background.forget)
+    os.register_at_fork(after_in_child=_forget_all)
+
+background = BackgroundLoop()

@@ -6,6 +6,7 @@ import math
 import multiprocessing
 import sys
 import time
+from typing import Any
 
 import pytest
 from support.clock import run_virtual
@@ -31,8 +32,10 @@ from stepsearch import (
     VerifierSpec,
 )
 from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
+from stepsearch.search.background import background
 from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
+from stepsearch.search.strategies.dvts import Dvts
 from stepsearch.search.task import ExactTask
 from stepsearch.search.tree import ROOT
 from stepsearch.search.types import Step
@@ -325,6 +328,45 @@ def test_a_plug_in_that_exits_ends_its_problem_alone(part: str) -> None:
     assert solution.stop == f"{part}_failed"
     assert "SystemExit" in (solution.error or "")
     assert engine(Beam(n=4, width=2), random_policy(), hash_verifier()).solve("q").stop == "done"
+
+
+@pytest.mark.parametrize("error", [SystemExit("boom"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("place", ["member", "latency", "part"])
+def test_a_plug_in_that_exits_in_a_task_keeps_nobody_waiting(place: str, error) -> None:
+    async def run(session) -> None:
+        await session.gather(leave(), asyncio.sleep(30))
+
+    async def leave(*_: object) -> None:
+        raise error
+
+    policy: Any = random_policy()
+    strategy: Any = Dvts(n=4, width=2)
+    verifier: Any = hash_verifier()
+    if place == "latency":
+        policy = random_policy(latency=lambda *_: raised(error))
+    elif place == "part":
+        strategy = Plan(run)
+    else:
+        bad = ScriptedVerifier(score_fn=lambda _: raised(error), name="bad")
+        verifier = EnsembleVerifier([hash_verifier(), bad])
+    solver = engine(strategy, policy, verifier)
+    slow = engine(BestOfN(n=2), random_policy(latency=lambda *_: 0.2))
+    others = background.submit(slow.asolve("q"))
+    [solution] = solver.solve_many(["q"])
+    assert solution.stop in ("failed", "policy_failed", "verifier_failed")
+    assert others.result(timeout=20).stop == "done", "other searches go on"
+
+
+def test_questions_that_exit_end_their_loop_and_no_other_search() -> None:
+    def questions():
+        yield "q"
+        raise SystemExit("boom")
+
+    slow = engine(BestOfN(n=2), random_policy(latency=lambda *_: 0.2))
+    others = background.submit(slow.asolve("q"))
+    with pytest.raises(SystemExit):
+        list(engine(BestOfN(n=2), random_policy()).solve_many(questions()))
+    assert others.result(timeout=20).stop == "done"
 
 
 @pytest.mark.parametrize("part", ["policy", "verifier"])
