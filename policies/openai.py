@@ -22,6 +22,7 @@ from stepsearch.policies.starts import Starts, choose_format
 from stepsearch.policies.text import StepRules
 from stepsearch.search.contracts import PolicySpec, Sample, SamplingParams
 from stepsearch.search.errors import ConfigurationError, ModelNotFoundError, PolicyError
+from stepsearch.search.parameters import as_dict
 from stepsearch.search.tree import Chain
 
 Prompts = Literal["ids", "text", "chat"]
@@ -81,12 +82,13 @@ class OpenAIPolicy:
         max_length = set_length("policy.max_length", max_length)
         num_parameters = set_size("policy.num_parameters", num_parameters)
         form = choose_format(prompt_format, None)
+        extra = as_dict("policy.options", options)
         self.client = OpenAIClient(base_url, api_key_variable, Patience.from_mapping(server))
         self.num_surplus = 0
         self._starts: Starts | None = None
         with self.client.closed_on_error():
             length = self.client.context_length(model, max_length)
-            found = Server(self.client, model, length, options or {})
+            found = Server(self.client, model, length, extra)
             self._way = self._continuation(found, tokenizer or model, form, prompts)
         self.continues = prompts != "chat"
         self.spec = PolicySpec(
@@ -100,7 +102,7 @@ class OpenAIPolicy:
                 "prompts": prompts,
                 "prompt_format": form.to_mapping(),
                 "template_hash": self._starts and self._starts.template_hash,
-                "options": dict(options or {}),
+                "options": extra,
             },
         )
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import require_text
 
 
 def check_address(base_url: str) -> None:
     """Raise `ConfigurationError` when nothing can be asked there."""
     import httpx2
 
+    require_text("base_url", base_url)
     if not base_url.startswith(("http://", "https://")):
         raise ConfigurationError(
             f"base_url={base_url!r} must begin with http:// or https://, and most often ends with"
@@ -22,7 +24,7 @@ def check_address(base_url: str) -> None:
         raise ConfigurationError(f"base_url={base_url!r} is no address: {error}") from error
     if not url.host:
         raise ConfigurationError(f"base_url={base_url!r} names no host")
-    if url.query or url.fragment:
+    if "?" in base_url or "#" in base_url:
         raise ConfigurationError(
             f"base_url={base_url!r} holds a query or a fragment; requests go to paths below the"
             " address, so leave it out"

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
+import functools
 import math
+import os
 import random
+import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from stepsearch.policies.openai_access import check_address, read_key
@@ -89,7 +94,7 @@ class Patience:
         Raises:
             ConfigurationError: a key is unknown, or a value does not fit.
         """
-        return cls(**known_values(cls, "server", mapping or {}))
+        return cls(**known_values(cls, "server", mapping))
 
 
 class OpenAIClient:
@@ -116,14 +121,29 @@ class OpenAIClient:
         self._timeouts = httpx2.TimeoutException
         self._unreachable = (httpx2.ConnectError, httpx2.ConnectTimeout)
         self._to_connect = patience.timeout * _TO_CONNECT
-        self._slots = asyncio.Semaphore(patience.concurrency)
         self._random = random.Random()  # waits must not move anybody's random numbers
-        self._http = httpx2.AsyncClient(
-            base_url=base_url.rstrip("/") + "/",
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx2.Timeout(patience.timeout, connect=self._to_connect),
-            limits=httpx2.Limits(max_connections=patience.concurrency),
-        )
+        self._options: dict[str, Any] = {
+            "base_url": base_url.rstrip("/") + "/",
+            "headers": {"Authorization": f"Bearer {key}"} if key else {},
+            "timeout": httpx2.Timeout(patience.timeout, connect=self._to_connect),
+            "limits": httpx2.Limits(max_connections=patience.concurrency),
+        }
+        _CLIENTS.add(self)
+
+    @functools.cached_property
+    def _http(self) -> httpx2.AsyncClient:
+        import httpx2
+
+        return httpx2.AsyncClient(**self._options)
+
+    @functools.cached_property
+    def _slots(self) -> asyncio.Semaphore:
+        return asyncio.Semaphore(self._patience.concurrency)
+
+    def forget(self) -> None:
+        """In a forked child: connections and their loop are the parent's, so make others."""
+        for name in ("_http", "_slots"):
+            vars(self).pop(name, None)
 
     def context_length(self, model: str, max_length: int | None = None) -> int | None:
         """The longest sequence of a model, where the server's list of models tells.
@@ -261,6 +281,16 @@ class OpenAIClient:
         self.loop.submit(self._http.aclose()).result(timeout=10)
 
 
+def _forget_all() -> None:
+    for client in _CLIENTS:
+        client.forget()
+
+
+_CLIENTS: weakref.WeakSet[OpenAIClient] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
+
+
 def _accepted(answer: _Answer) -> _Answer:
     """The answer, unless the server could not or would not give what was asked for."""
     if answer.status in _MAY_PASS:
@@ -278,10 +308,14 @@ def _has_no_list(status: int) -> bool:
 
 
 def _seconds(retry_after: str) -> float:
-    """Seconds that a server asks to wait; none where it names a date or no number."""
+    """Seconds that a server asks to wait, as a number or a date; none where it tells neither."""
     with contextlib.suppress(ValueError):
         seconds = float(retry_after)
         return seconds if math.isfinite(seconds) else 0.0
+    with contextlib.suppress(ValueError):
+        date = parsedate_to_datetime(retry_after)
+        now = datetime.datetime.now(datetime.UTC)
+        return (date.replace(tzinfo=date.tzinfo or datetime.UTC) - now).total_seconds()
     return 0.0
 
 

@@ -23,6 +23,7 @@ from typing import Any, Literal, NamedTuple
 from stepsearch.search.background import BackgroundLoop
 from stepsearch.search.batching import cancel_all
 from stepsearch.search.errors import ConfigurationError, PolicyError
+from stepsearch.search.parameters import as_dict
 
 OLDEST, NEWEST = "0.25.0", "0.32.0"
 """The versions of vLLM that this was tested with."""
@@ -94,12 +95,13 @@ def known_settings(given: Mapping[str, Any] | None) -> Mapping[str, Any]:
         ConfigurationError: one of them does not exist.
     """
     known = {f.name for f in fields(EngineSettings)} - _OWN
-    if unknown := sorted(set(given or {}) - known):
+    settings = as_dict("engine", given)
+    if unknown := sorted(set(settings) - known):
         raise ConfigurationError(
             f"engine has no {', '.join(unknown)}; it has {', '.join(sorted(known))}. Arguments of"
             " vLLM's own go into engine.options"
         )
-    return given or {}
+    return settings
 
 
 class Ask(NamedTuple):
@@ -198,6 +200,7 @@ class VllmEngine:
 
     def __init__(self, settings: EngineSettings, adapter: str | None = None) -> None:
         self.settings = settings
+        self._process = os.getpid()
         self._numbers = itertools.count()
         self._in_flight: set[asyncio.Task[Any]] = set()
         self._llm: Any = self.loop.submit(_start(settings)).result()
@@ -263,6 +266,11 @@ class VllmEngine:
         """The task in the block is cancelled by `close`, which is an error to whoever waits."""
         if self._llm is None:
             raise PolicyError("the vLLM engine is closed; make a new one")
+        if os.getpid() != self._process:
+            raise PolicyError(
+                "the vLLM engine was started before this process was forked, and answers its"
+                " parent; start processes with the spawn method, or the engine in the child"
+            )
         task = asyncio.current_task()
         assert task is not None
         self._in_flight.add(task)
@@ -283,7 +291,7 @@ class VllmEngine:
     def close(self) -> None:
         """End everything in flight and the engine's processes. Closing twice does nothing."""
         llm, self._llm = self._llm, None
-        if llm is not None:
+        if llm is not None and os.getpid() == self._process:  # a forked child's is the parent's
             _unfreeze()
             self.loop.submit(_shut_down(llm, self._in_flight)).result(timeout=60)
 

@@ -72,12 +72,13 @@ def check_choice(name: str, value: object, choices: Any) -> None:
         raise ConfigurationError(f"{name}={value!r} must be one of {', '.join(get_args(choices))}")
 
 
-def known_values(cls: type[Any], where: str, mapping: Mapping[str, Any]) -> dict[str, Any]:
+def known_values(cls: type[Any], where: str, mapping: Mapping[str, Any] | None) -> dict[str, Any]:
     """The mapping as a dict, when its keys are fields of the dataclass and none is missing.
 
     Raises:
-        ConfigurationError: a key is unknown or missing.
+        ConfigurationError: it is no mapping, or a key is unknown or missing.
     """
+    mapping = as_dict(where, mapping)
     names = [f.name for f in fields(cls)]
     for key in mapping:
         if key not in names:
@@ -88,7 +89,18 @@ def known_values(cls: type[Any], where: str, mapping: Mapping[str, Any]) -> dict
     missing = sorted(required - set(mapping))
     if missing:
         raise ConfigurationError(f"{where}.{missing[0]} is missing; set it")
-    return dict(mapping)
+    return mapping
+
+
+def as_dict(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The mapping as a dict; an empty one for None.
+
+    Raises:
+        ConfigurationError: it is no mapping.
+    """
+    if not isinstance(value, Mapping | None):
+        raise ConfigurationError(f"{name}={value!r} must be a mapping of names to values")
+    return dict(value or {})
 
 
 def check_separator(name: str, value: str, *, may_be_empty: bool = False) -> None:

@@ -20,6 +20,7 @@ from stepsearch.policies.openai_fields import BadReplyError
 from stepsearch.policies.openai_models import set_length, set_size
 from stepsearch.search.contracts import ScoreFailure, StepScores
 from stepsearch.search.errors import ConfigurationError, VerifierError
+from stepsearch.search.parameters import as_dict
 from stepsearch.verifiers.formats.readout import HeadFormat, TokensFormat
 from stepsearch.verifiers.heads import Head
 from stepsearch.verifiers.model_verifier import scored
@@ -77,11 +78,12 @@ class OpenAIBody:
         self.num_parameters = set_size("verifier.num_parameters", num_parameters)
         self.tokenizer = load_tokenizer(tokenizer or model, revision)
         self._salted = False
+        extra = as_dict("verifier.options", options)
         self.client = OpenAIClient(base_url, api_key_variable, Patience.from_mapping(server))
         with self.client.closed_on_error():
             known = self.client.context_length(model, max_length)
             self._longest = _longest(known, route)
-            served = Served(self.client, model, dict(options or {}))
+            served = Served(self.client, model, extra)
             self._route = self._routed(served, route, format)
         self.provenance: dict[str, Any] = {
             "backend": "openai",
@@ -90,7 +92,7 @@ class OpenAIBody:
             "tokenizer": str(tokenizer or model),
             "adapter": None,
             "route": route,
-            "options": dict(options or {}),
+            "options": extra,
         }
 
     def _routed(self, served: Served, route: RouteName, format: HeadFormat | TokensFormat) -> Route:

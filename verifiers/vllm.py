@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.search.parameters import as_dict
 from stepsearch.verifiers.formats.outcome import OutcomeFormat
 from stepsearch.verifiers.formats.spec import StepFormat
 from stepsearch.verifiers.model_verifier import HeadVerifier, check_on_too_long
@@ -131,4 +132,4 @@ def _settings(
             f"verifier.device={device!r}: vLLM takes the GPUs that it sees; set"
             " CUDA_VISIBLE_DEVICES instead"
         )
-    return {"dtype": dtype, "cache_bytes": cache_bytes} | dict(engine or {})
+    return {"dtype": dtype, "cache_bytes": cache_bytes} | as_dict("verifier.engine", engine)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import multiprocessing
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -346,6 +350,13 @@ def test_a_name_of_a_server_that_does_not_exist_is_told(folder: Path) -> None:
         OpenAIPolicy(**settings, server={"retries": 3})
 
 
+@pytest.mark.parametrize("name", ["server", "options"])
+def test_settings_of_a_server_are_a_mapping(folder: Path, name: str) -> None:
+    settings = {"base_url": "http://127.0.0.1:9/v1", "model": "tiny", "tokenizer": folder}
+    with pytest.raises(ConfigurationError, match=rf"{name}=5 must be a mapping of names"):
+        OpenAIPolicy(**settings, **{name: 5})
+
+
 def test_a_number_of_parameters_may_be_written_with_an_exponent(connect: Connect) -> None:
     assert connect(num_parameters=1.5e9).spec.num_parameters == 1_500_000_000
     assert connect(num_parameters=None).spec.num_parameters is None
@@ -364,6 +375,8 @@ def test_a_refusal_is_not_repeated(server: FaultyServer, connect: Connect) -> No
     [
         *((told, 0.5, 1.0) for told in ("", "nan", "inf", "-inf", "-5", "0", "soon", "0.1")),
         ("Wed, 21 Oct 2026 07:28:00 GMT", 0.5, 1.0),
+        ("Fri, 31 Dec 2999 23:59:59 GMT", 30.0, 30.0),
+        ("Fri, 31 Dec 2999 23:59:59", 30.0, 30.0),
         ("7", 7.0, 7.0),
         ("1e9", 30.0, 30.0),
     ],
@@ -375,6 +388,34 @@ def test_a_wait_is_what_a_server_asks_for_or_the_backoff(
     busy.add_note(retry_after)
     client = connect(server={"first_wait": 1.0}).client
     assert least <= client._wait(1, busy) <= most
+
+
+def test_a_date_to_wait_for_is_waited_for(connect: Connect) -> None:
+    busy = ConnectionError("HTTP 429")
+    then = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=20)
+    busy.add_note(format_datetime(then, usegmt=True))
+    assert 10 < connect(server={"first_wait": 1.0}).client._wait(1, busy) <= 20
+
+
+def in_child(policy: OpenAIPolicy, queue: Any) -> None:
+    found = [sample(policy, STEP, [seed]) for seed in range(5)]
+    queue.put(len(found))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forking is for Linux")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_has_connections_of_its_own(connect: Connect) -> None:
+    policy = connect()
+    sample(policy, STEP, list(range(8)))
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    process = context.Process(target=in_child, args=(policy, queue))
+    process.start()
+    assert queue.get(timeout=30) == 5
+    process.join(timeout=30)
+    queue.close()
+    queue.join_thread()
+    assert len(sample(policy, STEP, list(range(8)))) == 8
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
@@ -409,6 +450,8 @@ def test_an_empty_body_is_told(server: FaultyServer, connect: Connect) -> None:
         ("http:///v1", "names no host"),
         ("http://127.0.0.1:9/v1?version=2", "a query or a fragment"),
         ("http://127.0.0.1:9/v1#top", "a query or a fragment"),
+        ("http://127.0.0.1:9/v1?", "a query or a fragment"),
+        (5, "must be a text"),
     ],
 )
 def test_an_address_that_cannot_be_is_told(folder: Path, url: str, words: str) -> None:
