@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepsearch.policies.starts import Starts
+from stepsearch.policies.tokenizing import encode
 from stepsearch.search.errors import ConfigurationError, PolicyError
 
 _BY_TEXT = (
@@ -51,14 +52,11 @@ class TextPrompts:
 
     def count_tokens(self, text: str) -> int:
         """Tokens of a text, counted as a server does that tokenises it whole."""
-        tokenizer = self._starts.tokenizer
-        # A long text is no news, so not verbose.
-        return len(tokenizer(text, add_special_tokens=self._adds, verbose=False).input_ids)
+        return len(encode(self._starts.tokenizer, text, adds=self._adds))
 
 
 def _put_before(tokenizer: Any) -> tuple[int, ...]:
     """What a tokenizer puts before a text by itself, such as a beginning-of-sequence token."""
-    alone = tokenizer.encode("a", add_special_tokens=False, verbose=False)
-    whole = tokenizer.encode("a", verbose=False)
+    alone, whole = encode(tokenizer, "a"), encode(tokenizer, "a", adds=True)
     before = whole[: len(whole) - len(alone)]
     return tuple(before) if whole == [*before, *alone] else ()

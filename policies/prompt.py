@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jinja2
 from transformers import PreTrainedTokenizerBase
 
+from stepsearch.policies.tokenizing import encode
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.search.parameters import check_separator, known_values
 
@@ -142,7 +143,7 @@ class PromptEncoder:
 
     def _encode_turns(self, contents: Sequence[str]) -> list[int]:
         if not any(token in content for token in self._added for content in contents):
-            return self._encode(self._assemble(contents))
+            return encode(self._tokenizer, self._assemble(contents))
         marks = [f"content{uuid.uuid4().hex}" for _ in contents]
         rest, ids = self._assemble(marks), []
         pieces: list[tuple[str, bool]] = []
@@ -153,14 +154,9 @@ class PromptEncoder:
             pieces += [(before, True), (content, False)]
         for text in _plain_stretches([*pieces, (rest, True)], list(self._added)):
             if isinstance(text, str):
-                ids += self._encode(text, split_special_tokens=True)
+                ids += encode(self._tokenizer, text, plain=True)
             else:
                 ids.append(self._added[text.token])
-        return ids
-
-    def _encode(self, text: str, **options: Any) -> list[int]:
-        options |= {"add_special_tokens": False, "verbose": False}
-        ids: list[int] = self._tokenizer.encode(text, **options)
         return ids
 
     def _contents(self, question: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from stepsearch.policies.prompt import FILE_NAME, PromptEncoder, PromptFormat
 from stepsearch.policies.text import ChainReader
+from stepsearch.policies.tokenizing import encode
 from stepsearch.search.contracts import SamplingParams
 from stepsearch.search.errors import PolicyError
 from stepsearch.search.tree import Chain
@@ -94,11 +95,19 @@ class Starts:
         Raises:
             ValueError: there are none.
         """
-        tokenizer: Any = self.tokenizer
-        ids = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        ids = encode(self.tokenizer, text, plain=True)
         if not ids:
             raise ValueError("a text to be weighed is empty")
-        return list(ids)
+        return ids
+
+    def end_ids(self, configured: Collection[int]) -> frozenset[int]:
+        """Tokens that the tokenizer or the model's settings call an end.
+
+        Args:
+            configured: those of the settings.
+        """
+        own = self.tokenizer.eos_token_id
+        return frozenset(configured) | ({own} if isinstance(own, int) else set())
 
     def decode(self, ids: Sequence[int]) -> str:
         """Ids as text, special tokens kept."""

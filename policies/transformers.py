@@ -8,8 +8,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
 from stepsearch.policies.causal import DEFAULT_CACHE_BYTES, DEFAULT_MAX_ROWS, CausalRunner
 from stepsearch.policies.loading import load_tokenizer, model_hash, shared_runner
 from stepsearch.policies.prompt import PromptFormat
@@ -81,7 +79,7 @@ class TransformersPolicy:
         self._rules = StepRules(
             separator=self._starts.format.separator,
             final_prefix=self._starts.format.final_prefix,
-            eos_ids=_end_ids(self._starts.tokenizer, self.runner),
+            eos_ids=self._starts.end_ids(self.runner.model.eos_ids),
         )
         self.spec = PolicySpec(
             name=str(model) if folder is None else f"{model}+{folder.name}",
@@ -174,9 +172,3 @@ class TransformersPolicy:
             "fixed_shapes": self.runner.fixed_shapes,
             "versions": {name: version(name) for name in ("torch", "transformers", "peft")},
         }
-
-
-def _end_ids(tokenizer: PreTrainedTokenizerBase, runner: CausalRunner) -> frozenset[int]:
-    """Everything the tokenizer or the model's generation settings call an end."""
-    found = {tokenizer.eos_token_id, *runner.model.eos_ids}
-    return frozenset(i for i in found if isinstance(i, int))

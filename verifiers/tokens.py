@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stepsearch.policies.tokenizing import encode
 from stepsearch.search.errors import VerifierError
 from stepsearch.verifiers.formats.readout import TokensFormat
 from stepsearch.verifiers.formats.spec import StepFormat
@@ -31,10 +32,7 @@ class Tokens:
 
     def alone(self, text: str) -> list[int]:
         """Ids of a text of its own."""
-        ids: list[int] = self._tokenizer.encode(
-            text, add_special_tokens=False, split_special_tokens=True, verbose=False
-        )
-        return ids
+        return encode(self._tokenizer, text, plain=True)
 
     def inside(self, text: str) -> list[int]:
         """Ids of a text that stands behind another one.
@@ -53,8 +51,7 @@ class Tokens:
 
     def trusted(self, text: str) -> list[int]:
         """Ids of text in which special tokens count."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False, verbose=False)
-        return ids
+        return encode(self._tokenizer, text)
 
     def bos(self, format: StepFormat) -> list[int]:
         """What begins a plain prompt.
@@ -78,7 +75,7 @@ class Tokens:
         Raises:
             VerifierError: it also adds ids at the end.
         """
-        with_special = self._tokenizer.encode("a", verbose=False)
+        with_special = encode(self._tokenizer, "a", adds=True)
         plain = self.alone("a")
         before = with_special[: len(with_special) - len(plain)]
         if with_special != [*before, *plain]:

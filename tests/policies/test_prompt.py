@@ -1,6 +1,8 @@
 """Prompts: exact ids, no unwanted system turn, special tokens typed by users, pinned dates."""
 
 import dataclasses
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,9 @@ import pytest
 from support.tiny import CHAT_TEMPLATE, tiny_tokenizer
 
 from stepsearch.policies.prompt import PromptEncoder, PromptFormat
+from stepsearch.policies.starts import Starts
 from stepsearch.search.errors import ConfigurationError
+from stepsearch.verifiers.tokens import Tokens
 
 LLAMA3 = (
     "{{ bos_token }}<|start_header_id|>system<|end_header_id|>\n\nToday: {{ date_string }}\n"
@@ -166,3 +170,38 @@ def test_wrong_formats_are_refused(tmp_path: Path) -> None:
     (tmp_path / "f.json").write_text("{")
     with pytest.raises(ConfigurationError, match="JSON"):
         PromptFormat.load(tmp_path / "f.json")
+
+
+def test_calls_of_one_tokenizer_never_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = tiny_tokenizer()
+    encode, under_way, most = tokenizer.encode, [0], [0]
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        under_way[0] += 1
+        most[0] = max(most[0], under_way[0])
+        time.sleep(0.001)
+        under_way[0] -= 1
+        return encode(*args, **kwargs)
+
+    monkeypatch.setattr(tokenizer, "encode", slow)
+    starts, tokens = Starts(tokenizer, PromptFormat()), Tokens(tokenizer, joined=False)
+    work = [
+        lambda: [starts.prompt(f"What is {i}?") for i in range(30)],
+        lambda: [starts.prompt(f"What is <|im_end|> {i}?") for i in range(10)],
+        lambda: [starts.encode("right") for _ in range(30)],
+        lambda: [tokens(f"{i}") for i in range(30)],
+    ]
+    threads = [threading.Thread(target=part) for part in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+
+
+def test_the_tokenizers_own_end_is_an_end_too() -> None:
+    starts = Starts(tiny_tokenizer(), PromptFormat())
+    own = starts.tokenizer.eos_token_id
+    assert starts.end_ids([own + 1]) == {own, own + 1}
+    starts.tokenizer.eos_token = None
+    assert starts.end_ids([own + 1]) == {own + 1}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
@@ -73,8 +72,6 @@ class ChainEncoder:
         self._turn = turn or Turn()
         self._encode_prompt = encode_prompt
         self._encode_text = encode_text
-        # A fast tokenizer holds state that a call may change, so calls must not overlap.
-        self._lock = threading.Lock()
         self._prompt = lru_cache(_MAX_QUESTIONS)(self._encode_question)
         self._step = lru_cache(_MAX_STEPS)(self._encode_step)
 
@@ -102,17 +99,15 @@ class ChainEncoder:
         failure = check_text(question, self.format.reserved)
         if failure:
             return ScoreFailure(failure.kind, f"question: {failure.message}")
-        with self._lock:
-            return tuple(self._encode_prompt(question))
+        return tuple(self._encode_prompt(question))
 
     def _encode_step(self, text: str, number: int) -> tuple[int, ...] | ScoreFailure:
         failure = check_text(text, self.format.reserved)
         if failure:
             return failure
         whole = self._lead(number) + self.format.labelled(text, number)
-        with self._lock:
-            # Templates trim the content of a turn.
-            ids = self._encode_text(whole.rstrip() if self.format.prompt == "turns" else whole)
+        # Templates trim the content of a turn.
+        ids = self._encode_text(whole.rstrip() if self.format.prompt == "turns" else whole)
         opening = self._turn.opening if number > 1 else ()
         return (*opening, *ids, *self._turn.closing, *self.mark)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -124,7 +123,6 @@ class AnswerEncoder:
         self._end_of_turn = end_of_turn
         self._encode_prompt = encode_prompt
         self._encode_text = encode_text
-        self._lock = threading.Lock()
         self._prompt = lru_cache(_MAX_QUESTIONS)(self._encode_question)
         self._text = lru_cache(_MAX_STEPS)(self._encode_plain)
 
@@ -156,9 +154,7 @@ class AnswerEncoder:
         return EncodedAnswer(ids[: ends[-1]], num_prompt, ends, breaks)
 
     def _encode_question(self, question: str) -> tuple[int, ...]:
-        with self._lock:
-            return tuple(self._encode_prompt(question))
+        return tuple(self._encode_prompt(question))
 
     def _encode_plain(self, text: str) -> tuple[int, ...]:
-        with self._lock:
-            return tuple(self._encode_text(text))
+        return tuple(self._encode_text(text))

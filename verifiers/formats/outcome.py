@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -116,8 +115,6 @@ class SolutionEncoder:
 
     def __init__(self, encode: Callable[[str, str], list[int]]) -> None:
         self._encode = encode
-        # A fast tokenizer holds state that a call may change, so calls must not overlap.
-        self._lock = threading.Lock()
         self._ids = lru_cache(_MAX_CHAINS)(self._encode_texts)
 
     def __call__(self, chain: Chain) -> EncodedChain | ScoreFailure:
@@ -131,5 +128,4 @@ class SolutionEncoder:
         failure = check_text(question, ()) or check_text(solution, ())
         if failure:
             return failure
-        with self._lock:
-            return self._encode(question, solution)
+        return self._encode(question, solution)

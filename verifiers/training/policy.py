@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from stepsearch.policies.loading import load_tokenizer
 from stepsearch.policies.prompt import FILE_NAME, PromptEncoder, PromptFormat
+from stepsearch.policies.tokenizing import encode
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.verifiers.training.folder import (
     RECORD,
@@ -145,9 +146,7 @@ class _Encoder:
 
     def _row(self, question: Question) -> dict[str, Any]:
         prompt = self._prompt.encode(question.problem)
-        solution = self._tokenizer.encode(
-            without_marks(question.solution), add_special_tokens=False, split_special_tokens=True
-        )
+        solution = encode(self._tokenizer, without_marks(question.solution), plain=True)
         ids = [*prompt, *solution, self._tokenizer.eos_token_id]
         return {"input_ids": ids, "start": len(prompt), "length": len(ids)}
 
