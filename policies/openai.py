@@ -116,7 +116,7 @@ class OpenAIPolicy:
             return AsChat(server, form.system, rules)
         try:
             self._starts = Starts(load_tokenizer(tokenizer), form)
-            eos_ids = describe(tokenizer).eos_ids
+            eos_ids = self._starts.end_ids(describe(tokenizer).eos_ids)
         except ModelNotFoundError as error:
             raise ModelNotFoundError(
                 f"prompts={prompts} needs the model's tokenizer here, not its weights: {error}; set"

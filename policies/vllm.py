@@ -31,6 +31,7 @@ from stepsearch.policies.vllm_engine import (
     require_installed,
     vllm_version,
 )
+from stepsearch.search.arrivals import plus
 from stepsearch.search.batching import together
 from stepsearch.search.contracts import PolicySpec, Sample, SamplingParams, TextLogprobs
 from stepsearch.search.errors import ConfigurationError, PolicyError
@@ -96,7 +97,9 @@ class VllmPolicy:
         self._starts = Starts(load_tokenizer(model, revision), choose_format(prompt_format, folder))
         form = self._starts.format
         self._rules = StepRules(
-            separator=form.separator, final_prefix=form.final_prefix, eos_ids=about.eos_ids
+            separator=form.separator,
+            final_prefix=form.final_prefix,
+            eos_ids=self._starts.end_ids(about.eos_ids),
         )
         self._endings = find_endings(self._starts.tokenizer, self._rules)
         self._seeded = seeded
@@ -160,20 +163,22 @@ class VllmPolicy:
             return Sample(request, (Step(text="", stop="context", logprob=0.0),), 0, 0)
         cutter = ChunkCutter(start.reader.copy(), self._rules, params, room, self._endings)
         written: list[int] = []
-        computed, reused = 0, 0
+        computed: int | None = 0
+        reused: int | None = 0
         while cutter.goes_on:
             ids = [*start.ids, *written]
             ask = self._ask(ids, later_seed(seed, len(written)), params, cutter.allowance)
-            before, cached = len(written), 0
+            before, cached = len(written), None
             async with contextlib.aclosing(self._generate(ask)) as pieces:
                 async for piece in pieces:
                     written += piece.ids
-                    cached = piece.cached or 0
+                    cached = piece.cached
                     if not cutter.take(piece.ids, piece.logprobs):
                         break
             if len(written) == before:
                 raise PolicyError("vLLM ended a request without a token")
-            computed, reused = computed + len(ids) - cached, reused + cached
+            computed = plus(computed, None if cached is None else len(ids) - cached)
+            reused = plus(reused, cached)
         self.num_surplus += cutter.num_surplus
         return Sample(request, tuple(cutter.steps), computed, reused)
 
@@ -234,9 +239,11 @@ class VllmPolicy:
             for token, logprob in zip(tokens, pieces[before].of_tokens or (), strict=True)
         }
         values = (math.fsum(told[ids[:k], i] for k, i in enumerate(ids)) for ids in texts)
-        cached = sum(piece.cached or 0 for piece in pieces.values())
+        cached: int | None = 0
+        for piece in pieces.values():
+            cached = plus(cached, piece.cached)
         length = sum(len(start) + len(before) for before in pieces)
-        return TextLogprobs(tuple(values), length - cached, cached)
+        return TextLogprobs(tuple(values), None if cached is None else length - cached, cached)
 
     async def _answer(self, ask: Ask) -> Piece:
         """The answer to a request that is not watched."""

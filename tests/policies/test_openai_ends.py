@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -389,3 +390,27 @@ def test_what_is_behind_an_end_that_the_server_cannot_see_is_surplus(
     assert policy.num_surplus == 4
     assert brief(sample(policy, replace(END, max_step_tokens=2)).steps) == [("11", 2, "length")]
     assert policy.num_surplus == 22
+
+
+@pytest.mark.parametrize("prompts", ["ids", "text"])
+def test_an_end_that_only_the_tokenizer_knows_is_an_end(
+    server: FaultyServer, tmp_path: Path, prompts: Any
+) -> None:
+    folder = save_tiny(tmp_path)
+    for name in ("config.json", "generation_config.json"):
+        told = json.loads((folder / name).read_text(encoding="utf-8"))
+        (folder / name).write_text(json.dumps(told | {"eos_token_id": 0}), encoding="utf-8")
+    policy = OpenAIPolicy(
+        base_url=server.url,
+        model="tiny",
+        tokenizer=folder,
+        prompt_format={"system": None},
+        prompts=prompts,
+    )
+    ids = [*tiny_tokenizer().encode("7", add_special_tokens=False), EOS]
+    choice = {"text": "7", "finish_reason": "stop", "stop_reason": None, "token_ids": ids}
+    usage = {"prompt_tokens": 9, "completion_tokens": len(ids)}
+    server.change_next(lambda _: {"choices": [choice], "usage": usage})
+    steps = sample(policy, END).steps
+    policy.close()
+    assert [(step.text, step.stop) for step in steps] == [("7", "eos")]

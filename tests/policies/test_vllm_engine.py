@@ -22,6 +22,7 @@ from stepsearch.policies.vllm_engine import (
     Piece,
     VllmEngine,
     _batch_invariance,
+    _unfreeze,
     engine_arguments,
     is_installed,
 )
@@ -106,6 +107,36 @@ def test_a_process_that_ended_by_itself_does_not_spoil_closing(
     engine = VllmEngine(EngineSettings(model="m"))
     engine.close()
     assert engine.is_closed
+
+
+def test_a_forked_child_is_told_what_to_do_and_leaves_the_engine_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Engine:
+        model_config = SimpleNamespace(max_model_len=8, dtype="x")
+        errored = False
+        is_shut_down = False
+
+        def shutdown(self) -> None:
+            self.is_shut_down = True
+
+    llm = Engine()
+
+    async def start(_: EngineSettings) -> Engine:
+        return llm
+
+    async def pieces() -> list[Piece]:
+        return [piece async for piece in engine.generate(cast(Ask, SimpleNamespace(ids=(1,))))]
+
+    monkeypatch.setattr(vllm_engine, "_start", start)
+    engine = VllmEngine(EngineSettings(model="m"))
+    with monkeypatch.context() as patch:
+        patch.setattr("os.getpid", lambda: -1)
+        with pytest.raises(PolicyError, match=r"forked.*spawn"):
+            engine.loop.submit(pieces()).result(timeout=10)
+        engine.close()
+    assert not llm.is_shut_down
+    _unfreeze()
 
 
 def test_closing_ends_what_is_in_flight_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
