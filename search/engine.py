@@ -177,6 +177,9 @@ class Engine:
         interruption cut are sampled anew; so `usage`, which counts both searches, exceeds that of
         one search by what they had cost. `budget.seconds` counts from now.
 
+        One thing a trace does not tell: of two siblings that are alike, one judged and one on which
+        the verifier failed by itself, which was which. There the trees may differ.
+
         Args:
             trace: a search of an engine with the same settings, read back. Only limits of the
                 budget may be larger, and what the strategy says may grow: `simulations` of `mcts`,

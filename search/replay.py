@@ -26,7 +26,7 @@ from stepsearch.search.meter import CarriedScores, Meter
 from stepsearch.search.seeding import Seeder
 from stepsearch.search.steps import STOP_CODES
 from stepsearch.search.tree import FAILED, SCORED, UNSCORED, Chain, ScoreColumn, Tree
-from stepsearch.search.types import Budget
+from stepsearch.search.types import Budget, Stop
 
 _STEP = STOP_CODES["step"]
 _SAME = ("stepsearch", "policy", "verifier", "task", "aggregation", "sampling", "seed")
@@ -106,10 +106,11 @@ class ReplayVerifier:
         self._saved = saved
         self._spec = spec
         self._batcher = batcher
-        # Siblings may begin alike and go on differently.
-        self._children: dict[tuple[int, str, tuple[int, ...]], list[int]] = {}
+        # Siblings may begin alike and go on differently; a score may depend on how a chain ended.
+        self._children: dict[tuple[int, str, tuple[int, ...], Stop], list[int]] = {}
         for node in range(1, num_whole(saved)):
-            key = saved.parent[node], saved.texts[node], tuple(saved.token_ids(node))
+            step = saved.step(node)
+            key = saved.parent[node], step.text, step.token_ids, step.stop
             self._children.setdefault(key, []).append(node)
 
     async def score(self, chains: Sequence[Chain]) -> list[StepScores]:
@@ -149,7 +150,7 @@ class ReplayVerifier:
         """
         nodes = [chain.node] if chain.node < num_whole(self._saved) else []
         for step in chain.tail:
-            keys = [(node, step.text, step.token_ids) for node in nodes]
+            keys = [(node, step.text, step.token_ids, step.stop) for node in nodes]
             nodes = [child for key in keys for child in self._children.get(key, ())]
         if not self._spec.incremental:
             nodes = [n for n in nodes if n in column.per_leaf or column.status[n] == FAILED]

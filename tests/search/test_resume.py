@@ -27,12 +27,13 @@ from stepsearch import Budget, ConfigurationError, Engine, SamplingParams, Solut
 from stepsearch.policies.scripted import ScriptedPolicy
 from stepsearch.search.contracts import ScoreFailure
 from stepsearch.search.provenance import describe
+from stepsearch.search.session import Session
 from stepsearch.search.strategies.beam import Beam
 from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.strategies.dvts import Dvts
 from stepsearch.search.strategies.mcts import Mcts
 from stepsearch.search.trace import Trace, decode, encode
-from stepsearch.search.tree import Chain
+from stepsearch.search.tree import ROOT, Chain
 from stepsearch.search.types import Step
 from stepsearch.verifiers.ensemble import EnsembleVerifier
 from stepsearch.verifiers.scripted import ScriptedVerifier
@@ -282,3 +283,34 @@ def test_twins_keep_their_own_scores(incremental: bool, share_failed: float) -> 
         )
         solution = search.solve("q")
         assert tree_of(search.resume(saved(search, solution))) == tree_of(solution)
+
+
+def test_a_score_that_depends_on_the_end_is_not_that_of_a_twin() -> None:
+    """The same text twice, of which the budget cuts the second: only finished chains are judged."""
+
+    class Twice:
+        continues = True
+
+        async def run(self, session: Session) -> None:
+            await session.expand([ROOT], 1)
+            await session.expand([ROOT], 1, until="end", max_steps=2)
+
+    def propose(chain: Chain, seed: int) -> Step:
+        return scripted_step("#### 1", "eos") if len(chain) else scripted_step("w w w w\n")
+
+    prm = ScriptedVerifier(score_fn=lambda chain: 0.9, name="prm")
+    orm = ScriptedVerifier(score_fn=lambda chain: 0.1, name="orm", kind="outcome")
+    search = engine(
+        Twice(),
+        ScriptedPolicy(propose),
+        EnsembleVerifier([prm, orm]),
+        budget=Budget(policy_tokens=8),
+        sampling=SamplingParams(max_tokens=16, max_step_tokens=8),
+    )
+    solution = search.solve("q")
+    tree = solution.tree
+    assert tree.texts[1] == tree.texts[2]
+    assert [tree.stop(node) for node in (1, 2)] == ["step", "budget"]
+    column = tree.scores[solution.verifier.name]
+    assert column[1] != column[2]
+    assert tree_of(search.resume(saved(search, solution))) == tree_of(solution)
