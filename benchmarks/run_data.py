@@ -169,7 +169,7 @@ def _read_run(path: Path) -> RunData:
         identity = json.loads((path / IDENTITY).read_text(encoding="utf-8"))
         settings = flatten(OmegaConf.to_container(OmegaConf.load(path / CONFIG)))
         problems = str(identity["problems"])
-    except (KeyError, TypeError, ValueError, YAMLError, OmegaConfBaseException) as error:
+    except (KeyError, TypeError, ValueError, OSError, YAMLError, OmegaConfBaseException) as error:
         raise _broken(path, f"has a broken {IDENTITY} or {CONFIG} ({error!r:.100})") from error
     if missing := [key for key in _SETTINGS if key not in settings]:
         raise _broken(path, f"has a {CONFIG} without {missing[0]}")

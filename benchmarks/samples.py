@@ -186,7 +186,8 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             except RecursionError as error:
                 raise ConfigurationError(f"{path}, line {number}: nested too deeply") from error
             except ValueError as error:
-                if line.endswith(b"\n") and b'"tree"' not in line:
+                # A crash cuts a line of traces, or leaves zero bytes where it was to be.
+                if line.endswith(b"\n") and b'"tree"' not in line and b"\0" not in line:
                     raise ConfigurationError(
                         f"{path}, line {number} is not JSON: {_fault(error)}"
                     ) from error

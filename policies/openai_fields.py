@@ -69,6 +69,14 @@ def first(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return mapping(items(answer[name], name)[0], f"{name}[0]")
 
 
+def only(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The only object of a list; others would have cost tokens that nobody asked for."""
+    found = first(answer, name)
+    if len(answer[name]) > 1:
+        raise BadReplyError(f"the answer has {len(answer[name])} {name} where one was asked for")
+    return found
+
+
 def string(value: object, name: str) -> str:
     """A text."""
     if not isinstance(value, str):

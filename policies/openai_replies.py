@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple
 
 from stepsearch.policies.openai_fields import (
     BadReplyError,
-    first,
     items,
     logprob,
     mapping,
+    only,
     optional,
     prompt_usage,
     shown,
@@ -20,6 +20,9 @@ from stepsearch.policies.openai_fields import (
 
 _MOST_TOKENS = 1 << 31
 """No vocabulary has as many; ids are kept in 32 bits."""
+
+_LEAST_LOGPROB = -1e30
+"""No token is sampled at such odds; those of a step are added up in 32 bits."""
 
 _INSTEAD_OF_TEXT = ("refusal", "tool_calls", "function_call", "audio")
 
@@ -64,7 +67,7 @@ def read_reply(answer: Mapping[str, Any], stop_ids: Collection[int] = ()) -> Rep
         BadReplyError: a field is missing or not of its kind; the next answer may be better.
         ValueError: there is no text, or it ended in a way that no continuation ends.
     """
-    choice = first(answer, "choices")
+    choice = only(answer, "choices")
     usage = optional(answer.get("usage"), "usage")
     pieces, logprobs = _tokens(optional(choice.get("logprobs"), "logprobs"))
     ids = _ids(choice.get("token_ids"))
@@ -130,7 +133,10 @@ def _tokens(
     if None in values or len(values) != len(texts):
         return None, None
     pieces = tuple(string(text, "the text of a token") for text in texts)
-    return pieces, tuple(logprob(value, "the logprob of a token") for value in values)
+    logprobs = tuple(logprob(value, "the logprob of a token") for value in values)
+    if (least := min(logprobs, default=0.0)) < _LEAST_LOGPROB:
+        raise BadReplyError(f"a token was sampled whose log-probability is {least}")
+    return pieces, logprobs
 
 
 def _end(choice: Mapping[str, Any], stop_ids: Collection[int]) -> tuple[End | None, int | None]:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepsearch.policies.openai_fields import (
-    BadReplyError,
     first,
     items,
     mapping,
@@ -60,14 +59,6 @@ def find_places(ids: Sequence[int], positions: Sequence[int], num_rows: int) -> 
         " one for each token or one for each mark is needed; start it with --pooler-config"
         ' \'{"tok_pooling_type": "ALL"}\''
     )
-
-
-def only_result(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a head gave for the one input that was sent."""
-    found = first(answer, "data")
-    if len(answer["data"]) > 1:
-        raise BadReplyError(f"the server gave {len(answer['data'])} results for one input")
-    return found
 
 
 def read_rows(values: Sequence[object], width: int) -> list[list[float]]:

@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from stepsearch.policies.openai_client import OpenAIClient
-from stepsearch.policies.openai_fields import first, items, optional
+from stepsearch.policies.openai_fields import items, only, optional
 from stepsearch.search.batching import together
 from stepsearch.verifiers.openai_answers import (
     UnreadableError,
     count_tokens,
     find_places,
-    only_result,
     read_logprobs,
     read_rows,
 )
@@ -99,7 +98,7 @@ class ByCompletion:
 
     async def _ask(self, ids: Sequence[int], extra: Mapping[str, Any]) -> Read:
         def read(answer: Mapping[str, Any]) -> Read:
-            return Read(self._row(first(answer, "choices")), *count_tokens(answer, len(ids)))
+            return Read(self._row(only(answer, "choices")), *count_tokens(answer, len(ids)))
 
         return await self._server.ask(
             "completions",
@@ -142,7 +141,7 @@ class ByClassifier:
         path = f"{self._server.client.root}/classify"
 
         def read(answer: Mapping[str, Any]) -> Read:
-            rows = read_rows([only_result(answer).get("probs")], self._width)
+            rows = read_rows([only(answer, "data").get("probs")], self._width)
             return Read(_tensor(rows), *count_tokens(answer, len(ids)))
 
         return await self._server.ask(path, read, input=list(ids), **asked)
@@ -167,7 +166,7 @@ class ByTokens:
         path = f"{self._server.client.root}/pooling"
 
         def read(answer: Mapping[str, Any]) -> Read:
-            rows = read_rows(items(only_result(answer).get("data"), "data[0].data"), self._width)
+            rows = read_rows(items(only(answer, "data").get("data"), "data[0].data"), self._width)
             count_tokens(answer, len(ids))
             places = find_places(ids, positions, len(rows))
             return Read(_tensor([rows[place] for place in places]), len(ids), 0)

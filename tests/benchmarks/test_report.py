@@ -211,6 +211,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("run.json", None, "has no run.json"),
         ("run.json", "{}", "broken run.json"),
         ("run.json", "{", "broken run.json"),
+        ("config.yaml", "5", "broken run.json or config.yaml"),
         ("config.yaml", "a: [", "broken run.json or config.yaml"),
         ("config.yaml", "a: 1", "without search._target_"),
         ("traces.jsonl", None, "has no traces.jsonl"),

@@ -283,3 +283,12 @@ def test_odd_provenance_of_a_trace_is_named(tmp_path: Path, change: dict[str, ob
     trace["provenance"] |= change
     with pytest.raises(ConfigurationError, match="line 1: there are scores of range"):
         read_samples(write(path, [trace]), ExactTask())
+
+
+def test_zero_bytes_that_a_crash_left_are_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path / "s.jsonl", [problem("a", 1, said(1))])
+    path.write_bytes(b"\0" * 40 + b"\n" + path.read_bytes())
+    assert [found.problem.id for found in read_samples(path, MathTask()).problems] == ["a"]
+    assert "line 1 is cut short" in caplog.text

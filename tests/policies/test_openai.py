@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import math
 import multiprocessing
 import sys
 from collections import deque
@@ -190,6 +191,7 @@ MALFORMED: list[tuple[dict[str, Any], str]] = [
     ({"choices": [None]}, r"choices\[0\]=None"),
     ({"choices": "abc"}, "choices='abc', where a list belongs"),
     ({"choices": {"0": {}}}, "choices={'0': {}}, where a list"),
+    ({"choices": [{"text": "1"}] * 4}, "the answer has 4 choices where one was asked for"),
     ({"usage": [1]}, r"usage=\[1\]"),
     ({"usage": {"prompt_tokens_details": "x"}}, "usage.prompt_tokens_details='x'"),
     ({"usage": {"prompt_tokens": "5"}}, "usage.prompt_tokens='5'"),
@@ -210,6 +212,10 @@ CHOICES: list[tuple[dict[str, Any], str]] = [
     ({"logprobs": {"content": [{"token": 1, "logprob": -1.0}]}}, "the text of a token=1"),
     ({"logprobs": {"content": [{"token": "1", "logprob": 0.5}]}}, "=0.5, .*never positive"),
     ({"logprobs": {"tokens": ["1"], "token_logprobs": [0.5]}}, "=0.5, .*never positive"),
+    *(
+        ({"logprobs": {"content": [{"token": "1", "logprob": v}]}}, "log-probability is -")
+        for v in (-math.inf, -1e39)
+    ),
     ({"logprobs": {"content": [{"token": "1", "logprob": "x"}]}}, "the logprob of a token='x'"),
 ]
 

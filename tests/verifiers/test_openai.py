@@ -289,7 +289,7 @@ def test_what_goes_wrong_later_ends_the_search(server: JudgeServer, connect: Con
 MALFORMED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     *(({"format": CLASSES}, {"data": [data]}, r"data\[0\]") for data in ("x", None, [1])),
     ({"format": CLASSES}, {"data": {"0": 1}}, "data={'0': 1}, where a list"),
-    ({"format": CLASSES}, {"data": [{"data": []}] * 2}, "2 results for one input"),
+    ({"format": CLASSES}, {"data": [{"data": []}] * 2}, "the answer has 2 data where one was"),
     ({"format": CLASSES}, {"data": [{"data": "abc"}]}, r"data\[0\].data='abc'"),
     ({"format": CLASSES}, {"data": [{"data": [1]}]}, "a row of the head's outputs=1"),
     ({"format": CLASSES}, {"data": [{"data": [["1", True]]}]}, "an output of the head='1'"),
