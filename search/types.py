@@ -108,7 +108,7 @@ class Usage:
         policy_tokens: tokens the policy generated.
         prompt_tokens: prefix tokens the policy computed.
         prompt_tokens_reused: prefix tokens the policy took from its cache.
-        verifier_tokens: tokens the verifiers computed.
+        verifier_tokens: tokens the verifiers computed; calls that raised tell nothing of theirs.
         verifier_tokens_reused: tokens the verifiers took from their cache.
         policy_calls: continuations asked of the policy.
         verifier_calls: chains given to the verifier.
