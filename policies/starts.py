@@ -13,10 +13,12 @@ from stepsearch.policies.prompt import FILE_NAME, PromptEncoder, PromptFormat
 from stepsearch.policies.text import ChainReader
 from stepsearch.policies.tokenizing import encode
 from stepsearch.search.contracts import SamplingParams
-from stepsearch.search.errors import PolicyError
+from stepsearch.search.errors import ConfigurationError, PolicyError
 from stepsearch.search.tree import Chain
 
 _MAX_PROMPTS = 4096
+_OF_A_VERIFIER = "verifier.json"
+"""What `stepsearch train prm` and `orm` write beside an adapter."""
 
 
 class Start(NamedTuple):
@@ -121,7 +123,17 @@ class Starts:
 def choose_format(
     given: PromptFormat | Mapping[str, Any] | None, adapter: Path | None
 ) -> PromptFormat:
-    """The form that was given, or the adapter's own, or the template's defaults."""
+    """The form that was given, or the adapter's own, or the template's defaults.
+
+    Raises:
+        ConfigurationError: the form does not fit, or the adapter is a verifier's.
+    """
+    if adapter is not None and (adapter / _OF_A_VERIFIER).is_file():
+        raise ConfigurationError(
+            f"policy.adapter={adapter} is a verifier's (it holds {_OF_A_VERIFIER}); give it as"
+            " verifier=trained verifier.model=..., and here a folder that `stepsearch train policy`"
+            " wrote"
+        )
     if isinstance(given, PromptFormat):
         return given
     if given is not None:

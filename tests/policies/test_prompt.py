@@ -10,7 +10,7 @@ import pytest
 from support.tiny import CHAT_TEMPLATE, tiny_tokenizer
 
 from stepsearch.policies.prompt import PromptEncoder, PromptFormat
-from stepsearch.policies.starts import Starts
+from stepsearch.policies.starts import Starts, choose_format
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.verifiers.tokens import Tokens
 
@@ -205,3 +205,10 @@ def test_the_tokenizers_own_end_is_an_end_too() -> None:
     assert starts.end_ids([own + 1]) == {own, own + 1}
     starts.tokenizer.eos_token = None
     assert starts.end_ids([own + 1]) == {own + 1}
+
+
+@pytest.mark.parametrize("given", [None, PromptFormat()])
+def test_the_adapter_of_a_verifier_is_not_taken_for_a_policys(tmp_path: Path, given: Any) -> None:
+    (tmp_path / "verifier.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"is a verifier's.*verifier=trained"):
+        choose_format(given, tmp_path)
