@@ -12,6 +12,7 @@ from stepsearch.policies.bridge import ask_all
 from stepsearch.policies.chunks import find_endings
 from stepsearch.policies.description import describe
 from stepsearch.policies.loading import load_tokenizer
+from stepsearch.policies.openai_access import read_key
 from stepsearch.policies.openai_chains import ByText, Continuation, Server
 from stepsearch.policies.openai_chat import AsChat
 from stepsearch.policies.openai_client import OpenAIClient, Patience, RefusedError
@@ -91,6 +92,7 @@ class OpenAIPolicy:
             found = Server(self.client, model, length, extra)
             self._way = self._continuation(found, tokenizer or model, form, prompts)
         self.continues = prompts != "chat"
+        self._key = api_key_variable
         self.spec = PolicySpec(
             name=model,
             num_parameters=num_parameters,
@@ -154,10 +156,30 @@ class OpenAIPolicy:
     ) -> Sample:
         try:
             found = await self._way.run(chain, seed, params)
-        except (RefusedError, ConnectionError, TimeoutError, ValueError) as error:
+        except RefusedError as error:
+            raise PolicyError(
+                f"the server of {self.spec.name} refuses: {error}{self._advice(error.status)}"
+            ) from error
+        except (ConnectionError, TimeoutError, ValueError) as error:
             raise PolicyError(f"the server of {self.spec.name} failed: {error}") from error
         self.num_surplus += found.surplus
         return Sample(request, found.steps, found.computed, found.reused)
+
+    def _advice(self, status: int) -> str:
+        """What to look at after a refusal."""
+        if status in (401, 403):
+            there = "is set" if read_key(self._key) else "is not set"
+            return f"; the key is that of the variable {self._key}, which {there}"
+        if status in (404, 405) and self.continues:
+            return (
+                "; correct policy.base_url, or where a server has nothing but chats set"
+                " policy.prompts=chat search=best_of_n"
+            )
+        if status in (404, 405):
+            return "; correct policy.base_url, or set policy.prompts=ids where there are no chats"
+        if status in (400, 422) and self.spec.provenance["prompts"] == "ids":
+            return "; a server that takes no ids as a prompt needs policy.prompts=text"
+        return ""
 
     def count_prompt_tokens(self, prompt: str) -> int:
         """Tokens of the rendered prompt.

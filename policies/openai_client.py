@@ -52,6 +52,7 @@ class UnreachableError(ConnectionError):
 
 
 class _Answer(NamedTuple):
+    url: str
     status: int
     retry_after: str
     content: bytes
@@ -251,7 +252,7 @@ class OpenAIClient:
                         " set base_url to the server's own address",
                     )
                 wait = reply.headers.get("retry-after", "")
-                return _Answer(reply.status_code, wait, await _content(reply))
+                return _Answer(str(url), reply.status_code, wait, await _content(reply))
         except self._unreachable as error:
             why = str(error) or f"no connection in {self._to_connect:g} s (half of server.timeout)"
             raise UnreachableError(f"{url}: {type(error).__name__}: {why}") from error
@@ -298,7 +299,7 @@ def _accepted(answer: _Answer) -> _Answer:
         busy.add_note(answer.retry_after)
         raise busy
     if answer.status >= 400:
-        raise RefusedError(answer.status, answer.text)
+        raise RefusedError(answer.status, f"{answer.text or 'no word'} (from {answer.url})")
     return answer
 
 

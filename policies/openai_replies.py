@@ -90,13 +90,18 @@ def _text(choice: Mapping[str, Any], count: int | None) -> str:
     chat = "message" in choice
     text = _content(mapping(choice["message"], "message"), count) if chat else choice.get("text")
     if text is None:  # a refusal, or a call of a tool; the next answer would be another
-        raise ValueError(f"the choice has no text: {shown(choice)}")
+        raise ValueError(f"the choice has no text: {_brief(choice)}")
     written = string(text, "content" if chat else "text")
     try:
         written.encode()
     except UnicodeEncodeError as error:  # which neither a trace nor the next prompt could hold
         raise BadReplyError(f"the text holds half a character: {shown(text)}") from error
     return written
+
+
+def _brief(choice: Mapping[str, Any]) -> str:
+    """A choice for a message; log-probabilities would hide what it says."""
+    return shown({name: value for name, value in choice.items() if name != "logprobs"})
 
 
 def _content(message: Mapping[str, Any], count: int | None) -> object:
@@ -151,7 +156,7 @@ def _end(choice: Mapping[str, Any], stop_ids: Collection[int]) -> tuple[End | No
             return None, None
         case other:
             raise ValueError(
-                f"finish_reason={shown(other)} is neither stop nor length: {shown(choice)}"
+                f"finish_reason={shown(other)} is neither stop nor length: {_brief(choice)}"
             )
 
 

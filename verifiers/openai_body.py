@@ -30,6 +30,14 @@ from stepsearch.verifiers.openai_tokens import ReadTokens
 from stepsearch.verifiers.tokens import token_ids
 
 RouteName = Literal["completions", "pooling", "classify"]
+_NEEDS = {
+    "completions": (
+        "/completions needs a language model, and a server that tells the log-probabilities of as"
+        " many tokens as it is asked for: fewer by +verifier.options.logprobs=5"
+    ),
+    "pooling": "/pooling needs a model that vLLM serves with the task token_classify",
+    "classify": "/classify needs a model that vLLM serves with the task classify",
+}
 _THIS_INPUT = frozenset({400, 413, 422})
 """What a server answers to an input that it will not take; other refusals are for all inputs."""
 
@@ -157,10 +165,9 @@ class OpenAIBody:
         try:
             return asked.result().rows
         except RefusedError as error:
+            route = self.provenance["route"]
             raise VerifierError(
-                f"the server refuses route={self.provenance['route']}: {error}. /pooling needs a"
-                " model that vLLM serves with the task token_classify, /classify one with the task"
-                " classify, /completions a language model; set verifier.route to another one"
+                f"the server refuses route={route}: {error}. {_NEEDS[route]}"
             ) from error
         except ValueError as error:
             raise VerifierError(str(error)) from error

@@ -661,3 +661,40 @@ def test_a_request_is_repeated_where_no_connection_was_made(
     monkeypatch.setattr(policy.client._http, "stream", fail_first)
     assert sample(policy, STEP, [1]) == expected
     assert not failures
+
+
+REFUSALS = [
+    ("401", "ids", r"HTTP 401: .*/v1/completions\); the key is that of .*SOME_KEY, which is set"),
+    ("404", "ids", r"correct policy\.base_url, .*policy\.prompts=chat search=best_of_n"),
+    ("404", "chat", r"correct policy\.base_url, or set policy\.prompts=ids"),
+    ("400", "ids", r"takes no ids as a prompt needs policy\.prompts=text"),
+    ("400", "text", r"HTTP 400: .*/v1/completions\)$"),
+]
+
+
+@pytest.mark.parametrize(("fault", "prompts", "words"), REFUSALS)
+def test_a_refusal_says_where_it_came_from_and_what_to_look_at(
+    server: FaultyServer,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    prompts: Any,
+    words: str,
+) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-secret")
+    policy = connect(prompts=prompts, api_key_variable="SOME_KEY")
+    server.faults.append(fault)
+    with pytest.raises(PolicyError, match=words) as caught:
+        sample(policy, END if prompts == "chat" else STEP, [1])
+    assert "sk-secret" not in str(caught.value)
+
+
+def test_a_refused_answer_shows_what_the_server_said(
+    server: FaultyServer, connect: Connect
+) -> None:
+    told = [{"token": "word", "logprob": -0.1}] * 50
+    choice = {"finish_reason": "stop", "logprobs": {"content": told}}
+    message = {"content": None, "refusal": "I may not."}
+    server.change_next(lambda _: {"choices": [choice | {"message": message}], "usage": {}})
+    with pytest.raises(PolicyError, match="I may not"):
+        sample(connect(prompts="chat"), END, [1])
