@@ -167,17 +167,20 @@ def engine_for(
 
 
 def _unless_given(named: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """Settings as overrides, but for those that the caller's own overrides make.
+    """Settings as overrides; the defaults are left to the configuration and the caller's own.
 
-    The defaults are left to the configuration, where an experiment may change them.
+    Raises:
+        ConfigurationError: an override says something else than an argument.
     """
     defaults = {n: p.default for n, p in inspect.signature(engine_for).parameters.items()}
-    given = {o.lstrip("+~").split("=", 1)[0].removesuffix("._target_") for o in overrides}
-    return [
-        f"{name}={value}"
-        for name, value in named.items()
-        if value not in (None, defaults.get(name)) and name not in given
-    ]
+    given = {o.lstrip("+~").split("=", 1)[0].removesuffix("._target_"): o for o in overrides}
+    wanted = {n: v for n, v in named.items() if v not in (None, defaults.get(n))}
+    for name, value in wanted.items():
+        if given.get(name, f"{name}={value}") != f"{name}={value}":
+            raise ConfigurationError(
+                f"{name}={value!r} and the override {given[name]!r} contradict each other; give one"
+            )
+    return [f"{name}={value}" for name, value in wanted.items() if name not in given]
 
 
 def _refuse_lost(objects: Mapping[str, Any], overrides: Sequence[str]) -> None:

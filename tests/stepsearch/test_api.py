@@ -5,12 +5,14 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.worlds import fingerprint, hash_verifier, random_policy
 
 import stepsearch
 from stepsearch import Budget, ConfigurationError, Problem, asolve, solve
+from stepsearch.api import engine_for
 from stepsearch.search.strategies.best_of_n import BestOfN
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -31,15 +33,25 @@ def test_overrides_have_the_last_word() -> None:
 def test_an_override_of_an_object_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"search\.n=3"):
         solve("q", search=BestOfN(), policy=random_policy(), overrides=["search.n=3"])
-    both = solve(
-        "q",
-        policy=random_policy(),
-        verifier="rule",
-        budget=100,
-        select="best",
-        overrides=["budget.policy_tokens=7", "select=majority"],
-    )
-    assert both.usage.policy_tokens <= 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "override"),
+    [
+        ({"budget": 100}, "budget.policy_tokens=7"),
+        ({"select": "best"}, "select=majority"),
+        ({"search": "dvts"}, "search=mcts"),
+        ({"seed": 3}, "seed=4"),
+    ],
+)
+def test_an_argument_and_an_override_that_contradict_each_other_are_refused(
+    settings: dict[str, Any], override: str
+) -> None:
+    [(name, value)] = settings.items()
+    with pytest.raises(ConfigurationError, match=rf"{name}.*={value!r}.*{override}.*contradict"):
+        engine_for(policy=random_policy(), verifier="rule", overrides=[override], **settings)
+    same = [f"{override.split('=')[0]}={value}"]
+    engine_for(policy=random_policy(), verifier="rule", overrides=same, **settings)
 
 
 def test_many_at_once_and_inside_another_hydra_application() -> None:
