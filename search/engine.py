@@ -199,7 +199,11 @@ class Engine:
         return Run(settings, trace.problem, trace)
 
     def _wait(self, run: Run, watch: Callable[[Usage], object] | None) -> Solution:
-        future = background.submit(self._execute(run))
+        try:
+            future = background.submit(self._execute(run))
+        except KeyboardInterrupt:
+            run.cancel()  # it may have begun, and nobody would wait for it
+            raise
         try:
             while watch is not None and not wait([future], timeout=0.2).done:
                 watch(run.meter.usage())

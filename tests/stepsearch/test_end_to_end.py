@@ -143,6 +143,7 @@ def test_ctrl_c_on_the_command_line() -> None:
     with start(policy, latency, "verifier=rule", "search=best_of_n", "search.n=64") as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "searching\n"
+        time.sleep(0.2)  # what says so is the loop's thread; the main one begins to wait meanwhile
         os.kill(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
