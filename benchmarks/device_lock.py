@@ -40,6 +40,10 @@ def devices(count: int | None) -> Iterator[list[str]]:
         return
     known = _mine or visible_devices()
     if not isinstance(count, int) or not 1 <= count <= len(known):
+        if not known:
+            raise ConfigurationError(
+                f"devices={count}: there is no GPU here; leave devices=null, which takes no lock"
+            )
         raise ConfigurationError(
             f"devices={count}: there are {len(known)} GPUs for this run ({', '.join(known)}); "
             "give a number from 1 to that, or null for no lock"

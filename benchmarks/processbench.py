@@ -293,8 +293,9 @@ def _find(source: str | Path, split: str) -> Path:
                 return folder / name
         there = sorted(path.stem for path in folder.glob("*.json*"))
         raise ConfigurationError(
-            f"{folder} has neither {split}.json nor {split}.jsonl; name the splits to report, "
-            f"--split {there[0] if there else 'NAME'} (all four are reported otherwise)"
+            f"{folder} has neither {split}.json nor {split}.jsonl, but {', '.join(there) or 'none'}"
+            "; name those to report by --split, without one that is tuned on (all four are"
+            " reported otherwise)"
         )
     if str(source).count("/") != 1 or str(source).startswith((".", "/", "~")):
         raise ConfigurationError(f"{source} is neither a folder nor the name of a data set")

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from tqdm import tqdm
@@ -169,6 +170,10 @@ def score_missing(found: SampleSet, names: Sequence[str], overrides: Sequence[st
     """
     missing = [name for name in names if name not in found.sources]
     for override in overrides:
+        if "=" not in override and Path(override).exists():
+            raise ConfigurationError(
+                f"{override!r} is a second file of samples; one is read at a time"
+            )
         if override.partition(".")[0] not in missing:
             raise ConfigurationError(
                 f"{override!r} must be NAME.SETTING=VALUE of a verifier that is to be run: "

@@ -106,6 +106,8 @@ def build(config: Mapping[str, Any] | DictConfig, name: str) -> Any:
         if isinstance(error.__cause__, StepsearchError):
             raise error.__cause__ from None
         reason = " ".join(str(error.__cause__ or error).split())
+        if "Are you sure that module" in reason:
+            reason += " Its folder must be on PYTHONPATH."
         raise ConfigurationError(f"{name}: {reason}") from error
 
 

@@ -179,7 +179,9 @@ class Policy(Protocol):
     ) -> AsyncIterator[Sample | Samples]:
         """Continue `chains[i]` with `seeds[i]`; yield each continuation when it is finished.
 
-        Siblings carry the same `Chain` object, next to each other.
+        Siblings carry the same `Chain` object, next to each other. The event loop must not be kept
+        waiting: what blocks (a synchronous client, a model's forward pass) goes on a thread, as by
+        `asyncio.to_thread`, or neither Ctrl-C nor a limit of seconds ends the search meanwhile.
 
         Same seed, chain and parameters give the same steps, whatever else is in flight. Sampled
         ids are continued as they are, never re-tokenised. A chain that leaves no room in the

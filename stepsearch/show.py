@@ -108,9 +108,12 @@ def _doubt(solution: Solution) -> str:
 
 def _votes(solution: Solution) -> str:
     finished = sum(c.stop == "eos" for c in solution.candidates)
+    cut = len(solution.candidates) - finished
     answers = Counter(c.answer for c in solution.candidates if c.answer is not None)
     shown = ", ".join(f"{answer} x{count}" for answer, count in answers.most_common(5))
-    return f"chains  {finished} finished, answers: {shown or 'none'}"
+    unread = " (none can be read: is the policy one for the task and its prompt format?)"
+    told = shown or f"none{unread if finished else ''}"
+    return f"chains  {finished} finished{f', {cut} cut' if cut else ''}, answers: {told}"
 
 
 def _paint(text: str, code: str, colour: bool) -> str:

@@ -46,6 +46,10 @@ def require_object(kind: str, given: object) -> None:
     require_part("search" if kind == "strategy" else kind, given)
 
 
+_NO_COROUTINE = "can't be used in 'await' expression"
+"""What Python says where a method is no coroutine."""
+
+
 def run_checks(name: str, checks: Mapping[str, Check], timeout: float) -> list[str]:
     """Run all checks, each within `timeout` seconds; the names of all.
 
@@ -69,7 +73,8 @@ def run_checks(name: str, checks: Mapping[str, Check], timeout: float) -> list[s
         except BaseException as error:
             if not future.done():  # somebody's Ctrl-C
                 raise
-            failures[check] = f"raised {type(error).__name__}: {error}"
+            advice = "; write `async def`" if _NO_COROUTINE in str(error) else ""
+            failures[check] = f"raised {type(error).__name__}: {error}{advice}"
     if failures:
         raise ConformanceError(name, failures)
     return list(checks)

@@ -232,7 +232,7 @@ class _Suite:
     def _same(self, first: Sequence[float], second: Sequence[float]) -> bool:
         near = self._tolerance
         return len(first) == len(second) and all(
-            math.isclose(a, b, rel_tol=near, abs_tol=near)
+            math.isclose(a, b, rel_tol=near, abs_tol=near) or (a != a and b != b)  # NaN
             for a, b in zip(first, second, strict=True)
         )
 

@@ -196,6 +196,7 @@ def test_an_alarm_when_few_answers_can_be_read(tmp_path: Path) -> None:
         ({"links": ["rm=logistic"]}, ["'rm'", "prm"]),
         ({"against": "best orm"}, ["'best orm'", "majority"]),
         ({"overrides": ["rule.wrong=0.1"]}, ["'rule.wrong=0.1'"]),
+        ({"overrides": [str(Path(__file__))]}, ["second file of samples; one is read"]),
         ({"samples": Path("nowhere.jsonl")}, ["nowhere.jsonl", "no such file"]),
         ({"num_orders": 0}, ["num_orders=0"]),
     ],

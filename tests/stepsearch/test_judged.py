@@ -15,8 +15,9 @@ from stepsearch.policies.scripted import ScriptedPolicy, scripted_step
 from stepsearch.search.contracts import ScoreFailure
 from stepsearch.search.strategies.best_of_n import BestOfN
 from stepsearch.search.strategies.greedy import Greedy
+from stepsearch.search.task import MathTask
 from stepsearch.search.tree import Chain
-from stepsearch.search.types import ScoredStep, Step
+from stepsearch.search.types import ScoredStep, Step, Stop
 from stepsearch.show import render
 from stepsearch.verifiers.rule import RuleVerifier
 from stepsearch.verifiers.scripted import ScriptedVerifier
@@ -111,6 +112,21 @@ def test_chains_without_a_score_are_not_called_unfinished() -> None:
     shown = render(engine(BestOfN(n=2), policy, verifier).solve("q"), colour=False)
     assert "(no finished chain has a score)" in shown
     assert "2 finished" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "line"),
+    [
+        ("#### 1", "eos", "chains  2 finished, answers: 1 x2"),
+        ("#### 1", "length", "chains  0 finished, 2 cut, answers: 1 x2"),
+        ("hm", "eos", "chains  2 finished, answers: none (none can be read: is the policy one for"),
+        ("hm", "length", "chains  0 finished, answers: none\n"),
+    ],
+)
+def test_chains_are_called_what_they_are(text: str, stop: Stop, line: str) -> None:
+    policy = ScriptedPolicy(lambda chain, seed: scripted_step(text, stop))
+    solution = engine(BestOfN(n=2), policy, None, task=MathTask()).solve("q")
+    assert line in render(solution, colour=False)
 
 
 def test_the_command_line_withholds_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:

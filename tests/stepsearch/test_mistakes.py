@@ -152,7 +152,7 @@ def test_what_is_wrong_with_devices_and_models_of_a_run(
 
     run = [*BENCH, "benchmark=words", "benchmark.limit=1", f"runs={tmp_path}"]
     assert main([*run, "devices=x"]) == 2
-    assert "devices=x: there are" in capfd.readouterr().err
+    assert "devices=x: there is no GPU here; leave devices=null" in capfd.readouterr().err
     monkeypatch.setattr("stepsearch.benchmarks.bench.build_engine", not_there)
     assert main(run) == 2
     shown = capfd.readouterr().err

@@ -187,3 +187,24 @@ def test_a_failure_that_is_a_number_is_one_or_the_other() -> None:
 def test_a_class_is_no_object(check: Any, kind: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"check_{kind}\(Beam\(...\)\)"):
         check(Beam)
+
+
+def test_scores_that_are_no_numbers_are_not_said_to_be_out_of_order() -> None:
+    broken = Changed(lambda c, s: with_values(s, lambda k: math.nan))
+    with pytest.raises(ConformanceError) as caught:
+        check_verifier(broken)
+    assert "order" not in caught.value.failures
+
+
+def test_a_method_that_is_no_coroutine_is_told_to_become_one() -> None:
+    class Plain:
+        spec = hash_verifier().spec
+
+        def count_tokens(self, chain: Chain) -> None:
+            return None
+
+        def score(self, chains: Sequence[Chain]) -> list[StepScores]:
+            return [StepScores(values=(0.5,) * chain.num_new) for chain in chains]
+
+    with pytest.raises(ConformanceError, match="write `async def`"):
+        check_verifier(Plain())  # type: ignore[arg-type]
