@@ -26,9 +26,10 @@ def run(options: argparse.Namespace) -> int:
     files = report(options.runs, options.out)
     for path in files:
         print(path)
-    for path in files:
-        if path.name == "accuracy.csv":
-            print(f"\n{_summary(path)}")
+    tables = [path for path in files if path.name == "accuracy.csv"]
+    for path in tables:
+        of = f"{path.parent}:\n" if len(tables) > 1 else ""
+        print(f"\n{of}{_summary(path)}")
     return 0
 
 
