@@ -22,6 +22,11 @@ def check_address(base_url: str) -> None:
         url = httpx2.URL(base_url)
     except httpx2.InvalidURL as error:
         raise ConfigurationError(f"base_url={base_url!r} is no address: {error}") from error
+    if url.userinfo:
+        raise ConfigurationError(
+            "base_url holds a name or a password, which traces and messages would show; put a key"
+            " into the environment variable that api_key_variable names, or let a proxy hold it"
+        )
     if not url.host:
         raise ConfigurationError(f"base_url={base_url!r} names no host")
     if "?" in base_url or "#" in base_url:

@@ -466,6 +466,13 @@ def test_an_address_that_cannot_be_is_told(folder: Path, url: str, words: str) -
     assert str(error.value).startswith(f"base_url={url!r}")
 
 
+def test_a_password_in_an_address_is_refused_and_not_shown(folder: Path) -> None:
+    address = "http://me:sk-secret@127.0.0.1:9/v1"
+    with pytest.raises(ConfigurationError, match="api_key_variable") as error:
+        OpenAIPolicy(base_url=address, model="tiny", tokenizer=folder)
+    assert "sk-secret" not in str(error.value)
+
+
 @pytest.mark.parametrize("key", ["sk-secret", "sk-secret\n", "\t sk-secret\r\n"])
 def test_a_key_is_sent_without_the_space_around_it(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, key: str
