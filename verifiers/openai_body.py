@@ -35,8 +35,14 @@ _NEEDS = {
         "/completions needs a language model, and a server that tells the log-probabilities of as"
         " many tokens as it is asked for: fewer by +verifier.options.logprobs=5"
     ),
-    "pooling": "/pooling needs a model that vLLM serves with the task token_classify",
-    "classify": "/classify needs a model that vLLM serves with the task classify",
+    "pooling": (
+        "/pooling needs a model that vLLM serves with the task token_classify; one that it serves"
+        " with the task classify is read by verifier.route=classify"
+    ),
+    "classify": (
+        "/classify needs a model that vLLM serves with the task classify; one that it serves with"
+        " the task token_classify is read by verifier.route=pooling"
+    ),
 }
 _THIS_INPUT = frozenset({400, 413, 422})
 """What a server answers to an input that it will not take; other refusals are for all inputs."""
