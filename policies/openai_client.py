@@ -7,9 +7,7 @@ import contextlib
 import datetime
 import functools
 import math
-import os
 import random
-import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from stepsearch.policies.openai_access import check_address, read_key
 from stepsearch.policies.openai_fields import BadReplyError, excerpt, parse, start_of
 from stepsearch.policies.openai_models import known_length, read_lengths
-from stepsearch.search.background import BackgroundLoop
+from stepsearch.search.background import BackgroundLoop, forget_in_children
 from stepsearch.search.errors import ModelNotFoundError
 from stepsearch.search.parameters import known_values, number, whole
 
@@ -129,7 +127,7 @@ class OpenAIClient:
             "timeout": httpx2.Timeout(patience.timeout, connect=self._to_connect),
             "limits": httpx2.Limits(max_connections=patience.concurrency),
         }
-        _CLIENTS.add(self)
+        forget_in_children(self)
 
     @functools.cached_property
     def _http(self) -> httpx2.AsyncClient:
@@ -142,7 +140,7 @@ class OpenAIClient:
         return asyncio.Semaphore(self._patience.concurrency)
 
     def forget(self) -> None:
-        """In a forked child: connections and their loop are the parent's, so make others."""
+        """In a forked child: connections and their loop are the parent's."""
         for name in ("_http", "_slots"):
             vars(self).pop(name, None)
 
@@ -280,16 +278,6 @@ class OpenAIClient:
     def close(self) -> None:
         """Close all connections. Closing twice does nothing."""
         self.loop.submit(self._http.aclose()).result(timeout=10)
-
-
-def _forget_all() -> None:
-    for client in _CLIENTS:
-        client.forget()
-
-
-_CLIENTS: weakref.WeakSet[OpenAIClient] = weakref.WeakSet()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
 
 
 def _accepted(answer: _Answer) -> _Answer:

@@ -13,13 +13,38 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from stepsearch.search.batching import cancel_all
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+
+
+class Forgets(Protocol):
+    """What holds on to threads or connections of its process."""
+
+    def forget(self) -> None:
+        """In a forked child: what was held is the parent's, so make another when it is needed."""
+        ...
+
+
+_HOLDERS: weakref.WeakSet[Forgets] = weakref.WeakSet()
+
+
+def forget_in_children(holder: Forgets) -> None:
+    """Let a holder forget in every process that is forked from now on."""
+    _HOLDERS.add(holder)
+
+
+def _forget_all() -> None:
+    for holder in _HOLDERS:
+        holder.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
 
 
 class BackgroundLoop:
@@ -32,7 +57,7 @@ class BackgroundLoop:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        _LOOPS.add(self)
+        forget_in_children(self)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine; cancelling the future cancels it.
@@ -61,7 +86,7 @@ class BackgroundLoop:
             return self._loop
 
     def forget(self) -> None:
-        """In a forked child: the loop's thread stayed in the parent, so start another one."""
+        """In a forked child: the loop's thread stayed in the parent."""
         self._lock = threading.Lock()
         self._loop = self._thread = None
 
@@ -90,14 +115,5 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 async def _cancel_others() -> None:
     await cancel_all(asyncio.all_tasks() - {asyncio.current_task()})
 
-
-def _forget_all() -> None:
-    for loop in _LOOPS:
-        loop.forget()
-
-
-_LOOPS: weakref.WeakSet[BackgroundLoop] = weakref.WeakSet()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_all)
 
 background = BackgroundLoop()
