@@ -69,19 +69,31 @@ def test_without_vllm_no_model_is_looked_for(make: Callable[..., object]) -> Non
         make(model="/no/such/folder")
 
 
-def test_the_heap_stays_frozen_until_the_last_engine_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Engine:
-        model_config = SimpleNamespace(max_model_len=8, dtype="x")
-        errored = False
+class Llm:
+    """An engine of vLLM's that does nothing."""
 
-        def shutdown(self) -> None:
-            pass
+    model_config = SimpleNamespace(max_model_len=8, dtype="x")
+    errored = False
+    is_shut_down = False
 
-    async def start(settings: EngineSettings) -> Engine:
-        return Engine()
+    def shutdown(self) -> None:
+        self.is_shut_down = True
+
+
+def started(monkeypatch: pytest.MonkeyPatch, llm: Llm) -> VllmEngine:
+    async def start(_: EngineSettings) -> Llm:
+        return llm
 
     monkeypatch.setattr(vllm_engine, "_start", start)
-    first, second = (VllmEngine(EngineSettings(model="m")) for _ in range(2))
+    return VllmEngine(EngineSettings(model="m"))
+
+
+async def pieces(engine: VllmEngine) -> list[Piece]:
+    return [piece async for piece in engine.generate(cast(Ask, SimpleNamespace(ids=(1,))))]
+
+
+def test_the_heap_stays_frozen_until_the_last_engine_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (started(monkeypatch, Llm()) for _ in range(2))
     assert gc.get_freeze_count() > 0
     first.close()
     first.close()
@@ -93,18 +105,11 @@ def test_the_heap_stays_frozen_until_the_last_engine_ends(monkeypatch: pytest.Mo
 def test_a_process_that_ended_by_itself_does_not_spoil_closing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Engine:
-        model_config = SimpleNamespace(max_model_len=8, dtype="x")
-        errored = False
-
+    class Ended(Llm):
         def shutdown(self) -> None:
             raise psutil.NoSuchProcess(1)
 
-    async def start(_: EngineSettings) -> Engine:
-        return Engine()
-
-    monkeypatch.setattr(vllm_engine, "_start", start)
-    engine = VllmEngine(EngineSettings(model="m"))
+    engine = started(monkeypatch, Ended())
     engine.close()
     assert engine.is_closed
 
@@ -112,61 +117,32 @@ def test_a_process_that_ended_by_itself_does_not_spoil_closing(
 def test_a_forked_child_is_told_what_to_do_and_leaves_the_engine_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Engine:
-        model_config = SimpleNamespace(max_model_len=8, dtype="x")
-        errored = False
-        is_shut_down = False
-
-        def shutdown(self) -> None:
-            self.is_shut_down = True
-
-    llm = Engine()
-
-    async def start(_: EngineSettings) -> Engine:
-        return llm
-
-    async def pieces() -> list[Piece]:
-        return [piece async for piece in engine.generate(cast(Ask, SimpleNamespace(ids=(1,))))]
-
-    monkeypatch.setattr(vllm_engine, "_start", start)
-    engine = VllmEngine(EngineSettings(model="m"))
+    llm = Llm()
+    engine = started(monkeypatch, llm)
     with monkeypatch.context() as patch:
         patch.setattr("os.getpid", lambda: -1)
         with pytest.raises(PolicyError, match=r"forked.*spawn"):
-            engine.loop.submit(pieces()).result(timeout=10)
+            engine.loop.submit(pieces(engine)).result(timeout=10)
         engine.close()
     assert not llm.is_shut_down
     _unfreeze()
 
 
 def test_closing_ends_what_is_in_flight_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = threading.Event()
+    began = threading.Event()
 
-    class Engine:
-        model_config = SimpleNamespace(max_model_len=8, dtype="x")
-        errored = False
-
+    class Endless(Llm):
         async def generate(self, *_: object, **__: object) -> AsyncGenerator[object, None]:
-            started.set()
+            began.set()
             await asyncio.Event().wait()
             yield
 
-        def shutdown(self) -> None:
-            pass
-
-    async def start(_: EngineSettings) -> Engine:
-        return Engine()
-
-    async def pieces() -> list[Piece]:
-        return [piece async for piece in engine.generate(ask)]
-
-    monkeypatch.setattr(vllm_engine, "_start", start)
     monkeypatch.setattr(vllm_engine, "_sampling", lambda _: None)
-    engine, ask = VllmEngine(EngineSettings(model="m")), cast(Ask, SimpleNamespace(ids=(1,)))
-    waiting = engine.loop.submit(pieces())
-    assert started.wait(10)
+    engine = started(monkeypatch, Endless())
+    waiting = engine.loop.submit(pieces(engine))
+    assert began.wait(10)
     engine.close()
     with pytest.raises(PolicyError, match="closed meanwhile"):
         waiting.result(timeout=10)
     with pytest.raises(PolicyError, match="is closed"):
-        engine.loop.submit(pieces()).result(timeout=10)
+        engine.loop.submit(pieces(engine)).result(timeout=10)
