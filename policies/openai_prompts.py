@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepsearch.policies.starts import Starts
-from stepsearch.policies.tokenizing import encode
+from stepsearch.policies.tokenizing import encode, put_before
 from stepsearch.search.errors import ConfigurationError, PolicyError
 
 _BY_TEXT = (
@@ -34,7 +34,7 @@ class TextPrompts:
             if token is not None:
                 raise ConfigurationError(f"prompt_format.examples hold {token!r}, {_BY_TEXT}")
         self._adds = bool(options.get("add_special_tokens", True))  # which vLLM obeys
-        self._put_before = _put_before(starts.tokenizer) if self._adds else ()
+        self._put_before = tuple(put_before(starts.tokenizer) or ()) if self._adds else ()
 
     def check(self, question: str) -> None:
         """Raise `PolicyError` when the question would be read as more than its text."""
@@ -53,10 +53,3 @@ class TextPrompts:
     def count_tokens(self, text: str) -> int:
         """Tokens of a text, counted as a server does that tokenises it whole."""
         return len(encode(self._starts.tokenizer, text, adds=self._adds))
-
-
-def _put_before(tokenizer: Any) -> tuple[int, ...]:
-    """What a tokenizer puts before a text by itself, such as a beginning-of-sequence token."""
-    alone, whole = encode(tokenizer, "a"), encode(tokenizer, "a", adds=True)
-    before = whole[: len(whole) - len(alone)]
-    return tuple(before) if whole == [*before, *alone] else ()

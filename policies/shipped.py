@@ -1,4 +1,4 @@
-"""The adapters of the embedded model that come with stepsearch, found by name."""
+"""Folders of adapters: those that come with stepsearch are found by name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from stepsearch.search.errors import ConfigurationError
 
 SHIPPED = ("policy", "prm", "orm")
 """What there is: one that writes steps, one that scores them, one that scores whole solutions."""
+
+VERIFIER_FILE = "verifier.json"
+"""Beside an adapter that is a verifier's: what it is, and how it is fed and read."""
 
 _PREFIX = "embedded/"
 _FOLDER = Path(__file__).parent / "smollm2"

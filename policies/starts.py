@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedTokenizerBase
 
 from stepsearch.policies.prompt import FILE_NAME, PromptEncoder, PromptFormat
+from stepsearch.policies.shipped import VERIFIER_FILE
 from stepsearch.policies.text import ChainReader
 from stepsearch.policies.tokenizing import encode
 from stepsearch.search.contracts import SamplingParams
@@ -17,8 +18,6 @@ from stepsearch.search.errors import ConfigurationError, PolicyError
 from stepsearch.search.tree import Chain
 
 _MAX_PROMPTS = 4096
-_OF_A_VERIFIER = "verifier.json"
-"""What `stepsearch train prm` and `orm` write beside an adapter."""
 
 
 class Start(NamedTuple):
@@ -128,9 +127,9 @@ def choose_format(
     Raises:
         ConfigurationError: the form does not fit, or the adapter is a verifier's.
     """
-    if adapter is not None and (adapter / _OF_A_VERIFIER).is_file():
+    if adapter is not None and (adapter / VERIFIER_FILE).is_file():
         raise ConfigurationError(
-            f"policy.adapter={adapter} is a verifier's (it holds {_OF_A_VERIFIER}); give it as"
+            f"policy.adapter={adapter} is a verifier's (it holds {VERIFIER_FILE}); give it as"
             " verifier=trained verifier.model=..., and here a folder that `stepsearch train policy`"
             " wrote"
         )

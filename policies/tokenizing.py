@@ -28,3 +28,13 @@ def encode(tokenizer: Any, text: str, *, adds: bool = False, plain: bool = False
     with _LOCK:
         ids: list[int] = tokenizer.encode(text, add_special_tokens=adds, verbose=False, **options)
     return ids
+
+
+def put_before(tokenizer: Any) -> list[int] | None:
+    """What a tokenizer puts before every text by itself, such as a beginning-of-sequence token.
+
+    None where it puts something behind it, too.
+    """
+    plain, whole = encode(tokenizer, "a", plain=True), encode(tokenizer, "a", adds=True)
+    before = whole[: len(whole) - len(plain)]
+    return before if whole == [*before, *plain] else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepsearch.policies.tokenizing import encode
+from stepsearch.policies.tokenizing import encode, put_before
 from stepsearch.search.errors import VerifierError
 from stepsearch.verifiers.formats.readout import TokensFormat
 from stepsearch.verifiers.formats.spec import StepFormat
@@ -75,16 +75,15 @@ class Tokens:
         Raises:
             VerifierError: it also adds ids at the end.
         """
-        with_special = encode(self._tokenizer, "a", adds=True)
-        plain = self.alone("a")
-        before = with_special[: len(with_special) - len(plain)]
-        if with_special != [*before, *plain]:
+        before = put_before(self._tokenizer)
+        if before is None:
+            with_special = encode(self._tokenizer, "a", adds=True)
             raise VerifierError(
-                f"the tokenizer encodes 'a' as {with_special} with special tokens and {plain}"
-                " without: it adds ids at the end, which format.bos=automatic cannot place; set"
-                " format.bos to if_any"
+                f"the tokenizer encodes 'a' as {with_special} with special tokens and"
+                f" {self.alone('a')} without: it adds ids at the end, which format.bos=automatic"
+                " cannot place; set format.bos to if_any"
             )
-        return list(before)
+        return before
 
 
 def token_ids(format: TokensFormat, tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:

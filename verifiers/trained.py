@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from stepsearch.policies.shipped import find_adapter
+from stepsearch.policies.shipped import VERIFIER_FILE, find_adapter
 from stepsearch.search.contracts import VerifierSpec
 from stepsearch.search.errors import ConfigurationError, ModelNotFoundError
 from stepsearch.verifiers.formats.outcome import OutcomeFormat
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from stepsearch.verifiers.outcome import OutcomeVerifier
     from stepsearch.verifiers.transformers import TransformersVerifier
 
-SPEC = "verifier.json"
 _VERSION = 1
 
 
@@ -26,7 +25,7 @@ def write_spec(
 ) -> None:
     """Write how the verifier in a folder is fed and read; written last, it marks it complete."""
     spec = {"version": _VERSION, "kind": kind, "base": base, "format": asdict(format)}
-    (folder / SPEC).write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
+    (folder / VERIFIER_FILE).write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
 
 
 def read_spec(folder: str | Path) -> dict[str, Any]:
@@ -36,11 +35,11 @@ def read_spec(folder: str | Path) -> dict[str, Any]:
         ModelNotFoundError: the folder holds no such file.
         ConfigurationError: it is of another form, or stepsearch comes with no adapter of this name.
     """
-    path = find_adapter(folder) / SPEC
+    path = find_adapter(folder) / VERIFIER_FILE
     if not path.is_file():
         raise ModelNotFoundError(
-            f"verifier.model={folder} holds no {SPEC}; give a folder that `stepsearch train prm` "
-            "or `stepsearch train orm` wrote, or embedded/prm or embedded/orm"
+            f"verifier.model={folder} holds no {VERIFIER_FILE}; give a folder that `stepsearch"
+            " train prm` or `stepsearch train orm` wrote, or embedded/prm or embedded/orm"
         )
     try:
         spec: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

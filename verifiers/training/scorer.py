@@ -21,14 +21,14 @@ from torch import Tensor, nn
 
 from stepsearch.policies.adapters import WEIGHTS
 from stepsearch.policies.loading import load_tokenizer
-from stepsearch.policies.shipped import find_adapter
+from stepsearch.policies.shipped import VERIFIER_FILE, find_adapter
 from stepsearch.search.aggregate import aggregate
 from stepsearch.search.contracts import ScoreFailure
 from stepsearch.search.errors import ConfigurationError
 from stepsearch.verifiers.formats.outcome import OutcomeFormat
 from stepsearch.verifiers.formats.readout import HeadFormat
 from stepsearch.verifiers.formats.spec import StepFormat
-from stepsearch.verifiers.trained import SPEC, read_spec, write_spec
+from stepsearch.verifiers.trained import read_spec, write_spec
 from stepsearch.verifiers.training.examples import (
     Encoded,
     Labelled,
@@ -143,7 +143,7 @@ def _train(
     out = Path(settings.out).expanduser()
     if (out / RECORD).is_file():
         require_same(out, kind, settings)
-    if (out / SPEC).is_file():
+    if (out / VERIFIER_FILE).is_file():
         _log.info("%s: complete before, nothing was done", out)
         return out
     if form.head != HeadFormat(**_HEAD):  # type: ignore[arg-type]
